@@ -1,0 +1,1 @@
+"""The `holdfast` command (T1, T2)."""

@@ -1,0 +1,1 @@
+"""A small client of the runs API, for the terminal."""

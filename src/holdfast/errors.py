@@ -1,0 +1,138 @@
+"""Every error Holdfast raises.
+
+HoldfastError
+  ConfigError             a setting is wrong; names it
+  RequestError            a client asked for something it cannot have; knows its HTTP answer
+    NotFoundError         there is no such run, session, response …
+    LimitReachedError     a limit of the server is reached; says when to try again
+    SessionBusyError      the session has a run, and the client asked to be turned away (R11)
+    KeyConflictError      an idempotency key came with another body (C15)
+  UpstreamError           the model's side failed
+    TransportLostError    the connection failed, stalled or ended early; may be tried again only before the first delta
+      StreamStalledError  nothing came for too long (U14)
+    ProviderRefusedError  the provider answered, and the answer is no
+    StreamingUnsupportedError  the provider cannot stream this model (U10)
+  StoreError              the store's side failed
+    StoreUnavailableError it cannot be read or written now: full, locked, broken
+    LogConflictError      somebody has already written there: a run is ended only once (R6)
+  ToolError               a tool could not do what it was asked; the message is for the model
+
+Vocabulary: imports nothing of ours.
+"""
+
+from typing import ClassVar
+
+
+class HoldfastError(Exception):
+    """Base of all errors below."""
+
+    def __init__(self, message: str = "") -> None:
+        self.message = message or (type(self).__doc__ or "").strip().split("\n", maxsplit=1)[0]
+        super().__init__(self.message)
+
+
+class ConfigError(HoldfastError):
+    """A setting is wrong."""
+
+    exit_code: ClassVar[int] = 2
+
+
+class RequestError(HoldfastError):
+    """The request cannot be served."""
+
+    status: int = 400
+    code: str | None = None
+    type: str = "invalid_request_error"
+
+    def __init__(
+        self, message: str = "", *, param: str | None = None, code: str | None = None, status: int | None = None
+    ) -> None:
+        super().__init__(message)
+        self.param = param
+        if code is not None:
+            self.code = code
+        if status is not None:
+            self.status = status
+
+
+class NotFoundError(RequestError):
+    """There is no such thing."""
+
+    status = 404
+    code = "not_found"
+
+
+class LimitReachedError(RequestError):
+    """The server is at a limit; try again later."""
+
+    status = 429
+    code = "rate_limit_exceeded"
+    type = "rate_limit_error"
+
+    def __init__(self, message: str = "", *, limit: str, retry_after_seconds: int = 1) -> None:
+        super().__init__(message)
+        self.limit = limit
+        self.retry_after_seconds = retry_after_seconds
+
+
+class SessionBusyError(RequestError):
+    """The session already has a run."""
+
+    status = 409
+    code = "session_busy"
+
+
+class KeyConflictError(RequestError):
+    """This Idempotency-Key was used with another request."""
+
+    status = 409
+    code = "idempotency_key_conflict"
+
+
+class UpstreamError(HoldfastError):
+    """The model's side failed."""
+
+
+class TransportLostError(UpstreamError):
+    """The connection to the model was lost."""
+
+
+class StreamStalledError(TransportLostError):
+    """The model sent nothing for too long."""
+
+
+class ProviderRefusedError(UpstreamError):
+    """The provider answered with an error."""
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        status: int | None = None,
+        code: str | None = None,
+        retry_after_seconds: float | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.retry_after_seconds = retry_after_seconds
+
+
+class StreamingUnsupportedError(UpstreamError):
+    """The provider cannot stream this model."""
+
+
+class StoreError(HoldfastError):
+    """The store failed."""
+
+
+class StoreUnavailableError(StoreError):
+    """The store cannot be read or written now."""
+
+
+class LogConflictError(StoreError):
+    """This run has already ended."""
+
+
+class ToolError(HoldfastError):
+    """The tool could not do it."""

@@ -1,0 +1,244 @@
+"""What happens in a run. The log is a numbered list of these and nothing else (R1).
+
+The first group comes straight from a model's stream (`Delta`); the run adds the rest. `Batch` is the unit in which
+events are stored, woken for and sent: all that one socket read brought. Vocabulary: imports only vocabulary.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from holdfast.ids import CallId, EventNumber, RunId, SessionId
+from holdfast.messages import Finish, Metadata, Usage, UserMessage, Value
+from holdfast.outcomes import Outcome
+
+Executed = Literal["yes", "no", "unknown"]
+
+
+# From a model's stream.
+
+
+class TextAdded(Value, frozen=True, kw_only=True, tag="text.added"):
+    """The model said more. The hot event: one per token."""
+
+    text: str
+
+
+class ReasoningAdded(Value, frozen=True, kw_only=True, tag="reasoning.added"):
+    """The model thought more. A summary follows a non-summary as a part of its own."""
+
+    text: str
+    summary: bool = False
+
+
+class ReasoningSigned(Value, frozen=True, kw_only=True, tag="reasoning.signed"):
+    """The current reasoning part is whole, and this goes back with it on the next turn (U3)."""
+
+    metadata: Metadata
+
+
+class ToolCallBegan(Value, frozen=True, kw_only=True, tag="tool_call.began"):
+    """The model began to write a tool call; its arguments follow."""
+
+    index: int
+    """Which call of this turn: 0, 1, …; the codec numbers them when the provider does not."""
+    call_id: CallId
+    name: str
+
+
+class ArgumentsAdded(Value, frozen=True, kw_only=True, tag="tool_call.arguments_added"):
+    """More of a call's arguments."""
+
+    index: int
+    text: str
+
+
+class ToolCallAnnotated(Value, frozen=True, kw_only=True, tag="tool_call.annotated"):
+    """Provider metadata of a call, sent back with it (U3)."""
+
+    index: int
+    metadata: Metadata
+
+
+class UpstreamRetried(Value, frozen=True, kw_only=True, tag="upstream.retried"):
+    """A try failed before the first delta and is made again (U8-U10)."""
+
+    model: str
+    attempt: int
+    """The try that failed, from 1."""
+    error: str
+    wait_seconds: float
+
+
+class FellBack(Value, frozen=True, kw_only=True, tag="upstream.fell_back"):
+    """A model's tries are exhausted, and the next one is asked (U15)."""
+
+    from_model: str
+    to_model: str
+    error: str
+
+
+class Answered(Value, frozen=True, kw_only=True, tag="upstream.answered"):
+    """The provider said how the turn ended. Always the last delta; a stream without it was cut off."""
+
+    finish: Finish
+    model: str
+    """Which model answered, as `provider/model` where the provider is known."""
+    usage: Usage = Usage()
+
+
+Delta = (
+    TextAdded
+    | ReasoningAdded
+    | ReasoningSigned
+    | ToolCallBegan
+    | ArgumentsAdded
+    | ToolCallAnnotated
+    | UpstreamRetried
+    | FellBack
+    | Answered
+)
+CONTENT_DELTAS = (TextAdded, ReasoningAdded, ToolCallBegan, ArgumentsAdded)
+"""Deltas a user can see. After one of these nothing is silently retried (U12)."""
+
+
+# From the run.
+
+
+class RunStarted(Value, frozen=True, kw_only=True, tag="run.started"):
+    """Event 0."""
+
+    run: RunId
+    session: SessionId
+    model: str
+
+
+class TurnStarted(Value, frozen=True, kw_only=True, tag="turn.started"):
+    """A model is asked."""
+
+    turn: int
+    """From 0."""
+    model: str
+
+
+class TurnCut(Value, frozen=True, kw_only=True, tag="turn.cut"):
+    """The model's stream ended without an `Answered`: it failed, stalled or was interrupted."""
+
+    turn: int
+    error: str
+
+
+class ToolCallDropped(Value, frozen=True, kw_only=True, tag="tool_call.dropped"):
+    """U13: the receipt of a call whose arguments never came whole. It was not carried out."""
+
+    call_id: CallId
+    name: str
+    bytes_received: int
+    executed: Executed = "no"
+
+
+class ToolStarted(Value, frozen=True, kw_only=True, tag="tool.started"):
+    """A server tool is being carried out."""
+
+    call_id: CallId
+    name: str
+    arguments: str
+    label: str
+    """A few words for a person: `read_file README.md`."""
+
+
+class ToolFinished(Value, frozen=True, kw_only=True, tag="tool.finished"):
+    """A server tool's result, as the model will see it."""
+
+    call_id: CallId
+    name: str
+    output: str
+    failed: bool = False
+    seconds: float = 0.0
+    executed: Executed = "yes"
+    """`no`: refused or denied before it began; `unknown`: it was running when the server or the run was stopped."""
+
+
+class ApprovalAsked(Value, frozen=True, kw_only=True, tag="approval.asked"):
+    """R12: the run pauses until somebody answers."""
+
+    call_id: CallId
+    name: str
+    arguments: str
+    seconds: float
+    """How long it waits before it denies itself."""
+
+
+class ApprovalAnswered(Value, frozen=True, kw_only=True, tag="approval.answered"):
+    """R12: the answer, and whose it was."""
+
+    call_id: CallId
+    approved: bool
+    by: Literal["client", "timeout", "stop"]
+
+
+class Steered(Value, frozen=True, kw_only=True, tag="message.added"):
+    """R13: a message posted to the running run; the model sees it before its next turn."""
+
+    message: UserMessage
+
+
+class Warned(Value, frozen=True, kw_only=True, tag="run.warned"):
+    """Something a person should know that is no part of the answer."""
+
+    message: str
+
+
+class RunEnded(Value, frozen=True, kw_only=True, tag="run.ended"):
+    """The last event of every log."""
+
+    outcome: Outcome
+    usage: Usage = Usage()
+
+
+Event = (
+    Delta
+    | RunStarted
+    | TurnStarted
+    | TurnCut
+    | ToolCallDropped
+    | ToolStarted
+    | ToolFinished
+    | ApprovalAsked
+    | ApprovalAnswered
+    | Steered
+    | Warned
+    | RunEnded
+)
+
+
+class Batch(msgspec.Struct, frozen=True):
+    """Neighbouring events of one log, appended together."""
+
+    first: EventNumber
+    at: float
+    """Unix time at which they were appended."""
+    events: Sequence[Event]
+
+    @property
+    def end(self) -> EventNumber:
+        """The number after the last event's."""
+        return EventNumber(self.first + len(self.events))
+
+    def after(self, number: EventNumber) -> "Batch":
+        """The part of it that follows an event number."""
+        skip = number + 1 - self.first
+        return self if skip <= 0 else Batch(EventNumber(number + 1), self.at, self.events[skip:])
+
+
+encode_events = msgspec.json.Encoder().encode
+"""The events of a batch as the store keeps them: a JSON array."""
+decode_events = msgspec.json.Decoder(list[Event]).decode
+"""The inverse of `encode_events`."""
+
+
+def event_name(event: Event) -> str:
+    """The event's word on the wire: `text.added`."""
+    name: Any = event.__struct_config__.tag
+    return str(name)

@@ -1,0 +1,147 @@
+"""What is said in a conversation, in no provider's words.
+
+Codecs translate to and from these; the store keeps them. Vocabulary: imports only ids.
+"""
+
+from typing import Any, Literal
+
+import msgspec
+
+from holdfast.ids import CallId
+
+Metadata = dict[str, Any]
+"""What a provider wants back word for word, under the name of the protocol that understands it:
+`{"anthropic": {"signature": …}}`, `{"responses": {"encrypted_content": …}}`, `{"chat": {"extra_content": …}}`."""
+
+
+class Value(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Base of immutable values that are written to the log."""
+
+
+class Text(Value, frozen=True, kw_only=True, tag="text"):
+    """Plain text."""
+
+    text: str
+
+
+class Image(Value, frozen=True, kw_only=True, tag="image"):
+    """A picture by URL: `data:` or `http(s):`."""
+
+    url: str
+    detail: str | None = None
+
+
+class Reasoning(Value, frozen=True, kw_only=True, tag="reasoning"):
+    """What a model thought before it spoke. Never part of the text (U6)."""
+
+    text: str
+    summary: bool = False
+    """True when the provider calls it a summary of the reasoning rather than the reasoning."""
+    metadata: Metadata | None = None
+
+
+class ToolCall(Value, frozen=True, kw_only=True, tag="tool_call"):
+    """A model's wish to have a tool carried out. Arguments are the model's own bytes, never repaired (U13)."""
+
+    id: CallId
+    name: str
+    arguments: str
+    metadata: Metadata | None = None
+
+
+UserPart = Text | Image
+AssistantPart = Text | Reasoning | ToolCall
+
+
+class SystemMessage(Value, frozen=True, kw_only=True, tag="system"):
+    """Instructions."""
+
+    text: str
+
+
+class UserMessage(Value, frozen=True, kw_only=True, tag="user"):
+    """What a person said."""
+
+    parts: tuple[UserPart, ...]
+
+    @property
+    def text(self) -> str:
+        """The text parts, joined by newlines."""
+        return "\n".join(part.text for part in self.parts if isinstance(part, Text))
+
+
+class AssistantMessage(Value, frozen=True, kw_only=True, tag="assistant"):
+    """What a model said in one turn, its parts in the order they came."""
+
+    parts: tuple[AssistantPart, ...]
+
+    @property
+    def text(self) -> str:
+        """All text of the turn, without reasoning."""
+        return "".join(part.text for part in self.parts if isinstance(part, Text))
+
+    @property
+    def reasoning(self) -> str:
+        """All reasoning of the turn."""
+        return "".join(part.text for part in self.parts if isinstance(part, Reasoning))
+
+    @property
+    def tool_calls(self) -> tuple[ToolCall, ...]:
+        """The calls of the turn, in order."""
+        return tuple(part for part in self.parts if isinstance(part, ToolCall))
+
+
+class ToolMessage(Value, frozen=True, kw_only=True, tag="tool"):
+    """What came of a tool call."""
+
+    call_id: CallId
+    output: str
+    name: str = ""
+    """Empty when a client sent the result without saying which tool it was."""
+    failed: bool = False
+
+
+Message = SystemMessage | UserMessage | AssistantMessage | ToolMessage
+
+
+def user_says(text: str) -> UserMessage:
+    """A user message of plain text."""
+    return UserMessage(parts=(Text(text=text),))
+
+
+class ToolSpec(Value, frozen=True, kw_only=True):
+    """A tool as it is shown to a model."""
+
+    name: str
+    description: str
+    parameters: dict[str, Any]
+    """JSON Schema of the arguments object."""
+    strict: bool | None = None
+
+
+class Usage(Value, frozen=True, kw_only=True):
+    """Tokens, as the provider counted them; zero where it did not say."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached_tokens: int = 0
+    """Part of input_tokens."""
+    reasoning_tokens: int = 0
+    """Part of output_tokens."""
+
+    @property
+    def total_tokens(self) -> int:
+        """Input and output."""
+        return self.input_tokens + self.output_tokens
+
+    def __add__(self, other: "Usage") -> "Usage":
+        return Usage(
+            input_tokens=self.input_tokens + other.input_tokens,
+            output_tokens=self.output_tokens + other.output_tokens,
+            cached_tokens=self.cached_tokens + other.cached_tokens,
+            reasoning_tokens=self.reasoning_tokens + other.reasoning_tokens,
+        )
+
+
+Finish = Literal["stop", "tool_calls", "length", "content_filter", "refusal"]
+"""Why a model's turn ended, when the provider said so. A turn that ends without one was cut off (U16)."""

@@ -1,0 +1,100 @@
+"""How a run ended (R2): one closed union, matched to the end by every encoder.
+
+Only `Completed` is success. Vocabulary: imports only ids and messages.
+"""
+
+from typing import Literal, get_args
+
+from holdfast.ids import CallId
+from holdfast.messages import Value
+
+IncompleteReason = Literal[
+    "max_output_tokens", "content_filter", "max_turns", "max_tool_calls", "stream_interrupted", "server_restart"
+]
+FailedReason = Literal["upstream_error", "upstream_disconnected", "internal"]
+CancelledReason = Literal["user", "client_disconnect", "timeout", "shutdown", "replaced"]
+ActionReason = Literal["client_tools", "approval"]
+
+
+class Completed(Value, frozen=True, kw_only=True, tag="completed", tag_field="outcome"):
+    """The model said that it was done, and everything it asked for was carried out."""
+
+
+class Incomplete(Value, frozen=True, kw_only=True, tag="incomplete", tag_field="outcome"):
+    """There is an answer, and it is not whole."""
+
+    reason: IncompleteReason
+    message: str = ""
+
+
+class Failed(Value, frozen=True, kw_only=True, tag="failed", tag_field="outcome"):
+    """There is no usable answer; any text so far is kept."""
+
+    reason: FailedReason
+    message: str
+    status: int | None = None
+    """The provider's HTTP status, when it gave one."""
+    code: str | None = None
+    """The provider's own error code, when it gave one."""
+
+
+class Cancelled(Value, frozen=True, kw_only=True, tag="cancelled", tag_field="outcome"):
+    """Somebody or some limit stopped it."""
+
+    reason: CancelledReason
+    message: str = ""
+
+
+class RequiresAction(Value, frozen=True, kw_only=True, tag="requires_action", tag_field="outcome"):
+    """The model called tools that the client carries out; the conversation goes on when the results come."""
+
+    reason: ActionReason
+    calls: tuple[CallId, ...] = ()
+
+
+Outcome = Completed | Incomplete | Failed | Cancelled | RequiresAction
+OutcomeName = Literal["completed", "incomplete", "failed", "cancelled", "requires_action"]
+OUTCOMES: tuple[OutcomeName, ...] = get_args(OutcomeName)
+
+
+def outcome_name(outcome: Outcome) -> OutcomeName:
+    """The outcome's word on every wire."""
+    name: OutcomeName = outcome.__struct_config__.tag  # type: ignore[assignment]
+    return name
+
+
+def outcome_reason(outcome: Outcome) -> str | None:
+    """The outcome's reason; None for `completed`, which needs none."""
+    return None if isinstance(outcome, Completed) else outcome.reason
+
+
+def outcome_message(outcome: Outcome) -> str:
+    """One sentence for a person."""
+    match outcome:
+        case Completed():
+            return "The run completed."
+        case RequiresAction():
+            return "The run waits for the client to carry out tool calls."
+        case Failed():
+            return outcome.message
+        case Incomplete():
+            return outcome.message or _INCOMPLETE[outcome.reason]
+        case Cancelled():
+            return outcome.message or _CANCELLED[outcome.reason]
+
+
+_INCOMPLETE: dict[IncompleteReason, str] = {
+    "max_output_tokens": "The answer was cut off: the model reached its output limit.",
+    "content_filter": "The answer was cut off by the provider's content filter.",
+    "max_turns": "The run used up its model turns before the task was done.",
+    "max_tool_calls": "The run used up its tool calls before the task was done.",
+    "stream_interrupted": "The connection to the model was lost; the answer is partial.",
+    "server_restart": "The server was restarted while the run was going; the answer is partial.",
+}
+_CANCELLED: dict[CancelledReason, str] = {
+    "user": "The run was stopped on request.",
+    "client_disconnect": "The client left before the run ended.",
+    "timeout": "The run reached its time limit.",
+    "shutdown": "The server was shut down while the run was going.",
+    "replaced": "A newer run on the same session replaced this one.",
+}

@@ -1,0 +1,1 @@
+"""The agent: runs, their turns and tools, their log and their end (R)."""

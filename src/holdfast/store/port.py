@@ -1,0 +1,164 @@
+"""The port to the durable store: the logs of runs, the messages of sessions, and what finds them again.
+
+Two implementations, one in memory and one in SQLite; one test suite runs over both. Every method that fails because of
+the store's own condition (full, locked, corrupt) raises StoreUnavailableError and has changed nothing.
+Sits on the vocabulary; knows no run loop and no HTTP.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from holdfast.errors import StoreError
+from holdfast.events import Batch
+from holdfast.ids import EventNumber, NodeId, RunId, SessionId
+from holdfast.messages import Message
+from holdfast.store.records import (
+    ConversationRecord,
+    IdempotencyKey,
+    Memory,
+    Reserved,
+    RunEnding,
+    RunFilter,
+    RunRecord,
+    SessionRecord,
+    StoredMessage,
+)
+
+Committed = Callable[[StoreError | None], None]
+"""Called on the event loop when an append is durable, or with what went wrong."""
+
+
+class RunLog(Protocol):
+    """Logs and the runs they belong to (R1, R6-R8, R14, C15)."""
+
+    async def create_run(self, record: RunRecord, key: IdempotencyKey | None = None) -> Reserved | None:
+        """Keep a new run, and its session if that is new. With a key that was taken: nothing, and who has it."""
+        ...
+
+    def append(self, run: RunId, batch: Batch, committed: Committed) -> None:
+        """Hand a batch to the writer and return; batches become durable in the order they were handed over."""
+        ...
+
+    async def end_run(self, run: RunId, batch: Batch, ending: RunEnding) -> None:
+        """Append the last batch and save everything, all or nothing.
+
+        The messages follow the run's parent (else the session's newest message); the session's newest message, and
+        the run's conversation, move to the last one. An ephemeral run keeps its log only, until `delete_run`.
+
+        Raises:
+            LogConflictError: the run has ended before; nothing was changed (R6).
+        """
+        ...
+
+    async def get_run(self, run: RunId) -> RunRecord | None:
+        """One run."""
+        ...
+
+    async def list_runs(self, chosen: RunFilter) -> list[RunRecord]:
+        """Runs, newest first."""
+        ...
+
+    async def unfinished_runs(self) -> list[RunRecord]:
+        """Runs that have not ended: at start, those that a crash has cut off (R8)."""
+        ...
+
+    async def read_log(self, run: RunId, after: EventNumber, limit: int) -> list[Batch]:
+        """Events after a number, at least one and about `limit` at most if there are any."""
+        ...
+
+    async def delete_run(self, run: RunId) -> None:
+        """Forget a run and its log; messages stay."""
+        ...
+
+    async def forget_logs(self, ended_before: float) -> int:
+        """R14: delete runs that ended before then, with their logs; how many."""
+        ...
+
+    async def compact_logs(self, ended_before: float, limit: int) -> int:
+        """R14: pack the logs of up to `limit` ended runs into few rows, losing no event; how many were packed."""
+        ...
+
+
+class Conversations(Protocol):
+    """Messages, and the sessions, responses and conversation names that point at them (C13, J2, P4-P6, P11)."""
+
+    async def path(self, node: NodeId) -> list[StoredMessage]:
+        """The messages from the root to a node."""
+        ...
+
+    async def get_session(self, session: SessionId) -> SessionRecord | None:
+        """One session."""
+        ...
+
+    async def list_sessions(self, search: str, limit: int, offset: int) -> list[SessionRecord]:
+        """Sessions, the last used first; `search` matches title and id."""
+        ...
+
+    async def put_session(self, record: SessionRecord) -> None:
+        """Create it, or change its title and metadata."""
+        ...
+
+    async def delete_session(self, session: SessionId) -> bool:
+        """Forget a session, its messages, and its ended runs with their logs; False: there was none."""
+        ...
+
+    async def fork_session(self, session: SessionId, into: SessionRecord, at: NodeId | None) -> bool:
+        """Copy a session's path (to `at`, or to its newest message) into a new session; False: there was none."""
+        ...
+
+    async def use_response(self, run: RunId) -> bool:
+        """Is it kept as a response (P4)? Refreshes its place among the most recently used (P11)."""
+        ...
+
+    async def delete_response(self, run: RunId) -> bool:
+        """Forget it as a response, and the conversation names that point there."""
+        ...
+
+    async def evict_responses(self, keep: int) -> int:
+        """Forget the least recently used responses beyond `keep`; how many."""
+        ...
+
+    async def get_conversation(self, name: str) -> ConversationRecord | None:
+        """Where a conversation stands."""
+        ...
+
+    async def put_conversation(self, record: ConversationRecord) -> None:
+        """Create it, or change its metadata; never moves it."""
+        ...
+
+    async def delete_conversation(self, name: str) -> bool:
+        """Forget a name; False: there was none."""
+        ...
+
+    async def add_messages(self, name: str, session: SessionId, messages: Sequence[Message]) -> list[StoredMessage]:
+        """Add messages to a conversation without a run."""
+        ...
+
+
+class Memories(Protocol):
+    """What the agent remembers, by scope (C14)."""
+
+    async def remember(self, scope: str, text: str) -> Memory:
+        """Keep a text."""
+        ...
+
+    async def recall(self, scope: str, query: str, limit: int) -> list[Memory]:
+        """The best matches; with an empty query the newest."""
+        ...
+
+
+class Store(RunLog, Conversations, Memories, Protocol):
+    """All of it."""
+
+    @property
+    def url(self) -> str:
+        """Where it is, for people: `sqlite:////var/lib/holdfast/holdfast.db`, `memory:`."""
+        ...
+
+    async def check(self) -> dict[str, Any]:
+        """Read and write something small; figures for health. Raises StoreUnavailableError when it cannot."""
+        ...
+
+    async def aclose(self) -> None:
+        """Write what was handed over, then close."""
+        ...

@@ -1,0 +1,139 @@
+"""What the store keeps, as values. Sits on the vocabulary."""
+
+from typing import Any, Literal
+
+import msgspec
+
+from holdfast.events import Batch
+from holdfast.ids import NodeId, RunId, SessionId
+from holdfast.messages import Message, Usage
+from holdfast.outcomes import Outcome, OutcomeName
+
+Surface = Literal["chat", "responses", "runs"]
+
+
+class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A run, apart from its log."""
+
+    id: RunId
+    session: SessionId
+    surface: Surface
+    model: str
+    created_at: float
+    input: tuple[Message, ...] = ()
+    """What is new in this run; what came before is the path to `parent`, or was sent by the client."""
+    parent: NodeId | None = None
+    """The stored message that the input follows; None: it follows the session's newest (or begins it)."""
+    rooted: bool = False
+    """With parent None: the input begins a new path instead of following the session's newest message."""
+    instructions: str = ""
+    echo: dict[str, Any] = {}
+    """Request parameters that an API repeats in its answers."""
+    ephemeral: bool = False
+    """`store: false`: nothing is kept once it has ended and been read, and no session moves."""
+    conversation: str | None = None
+    """P6: the conversation that moves here when the run ends."""
+    # Known when it has ended:
+    ended_at: float | None = None
+    outcome: Outcome | None = None
+    usage: Usage = Usage()
+    events: int = 0
+    """Length of the log."""
+    head: NodeId | None = None
+    """The last message saved; None while it runs."""
+    text: str = ""
+    """The answer, or what there is of it, cut to a preview of 500 characters."""
+
+
+class RunEnding(msgspec.Struct, frozen=True, kw_only=True):
+    """All that is saved when a run ends, in one transaction with its last events."""
+
+    outcome: Outcome
+    usage: Usage
+    ended_at: float
+    messages: tuple[Message, ...]
+    """The run's input, then what it added: saved to the session in this order, unless the run is ephemeral."""
+    text: str = ""
+
+
+class IdempotencyKey(msgspec.Struct, frozen=True, kw_only=True):
+    """C15: a client's name for a request, and what the request was."""
+
+    key: str
+    fingerprint: str
+
+
+class Reserved(msgspec.Struct, frozen=True, kw_only=True):
+    """The key was taken before, by this run and request."""
+
+    run: RunId
+    fingerprint: str
+
+
+class SessionRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A conversation that many runs add to."""
+
+    id: SessionId
+    created_at: float
+    updated_at: float
+    title: str = ""
+    head: NodeId | None = None
+    """Its newest message."""
+    metadata: dict[str, Any] = {}
+    runs: int = 0
+
+
+class StoredMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """A message with its place."""
+
+    id: NodeId
+    run: RunId | None
+    message: Message
+    created_at: float
+
+
+class ConversationRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """P6: a name that points at the newest message of a chain of responses."""
+
+    name: str
+    created_at: float
+    head: NodeId | None = None
+    run: RunId | None = None
+    """The response it last moved to; when that is evicted or deleted the name is dropped, unless `kept`."""
+    metadata: dict[str, str] = {}
+    kept: bool = False
+    """Made through /v1/conversations: it lives until it is deleted."""
+
+
+class RunFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """Which runs to list, newest first."""
+
+    session: SessionId | None = None
+    outcome: OutcomeName | Literal["running"] | None = None
+    model: str | None = None
+    before: RunId | None = None
+    """Only runs older than this one: the last of the page before."""
+    limit: int = 50
+
+
+class Memory(msgspec.Struct, frozen=True, kw_only=True):
+    """Something the agent was told to remember."""
+
+    id: int
+    text: str
+    created_at: float
+
+
+__all__ = [
+    "Batch",
+    "ConversationRecord",
+    "IdempotencyKey",
+    "Memory",
+    "Reserved",
+    "RunEnding",
+    "RunFilter",
+    "RunRecord",
+    "SessionRecord",
+    "StoredMessage",
+    "Surface",
+]

@@ -1,0 +1,1 @@
+"""Public fakes: a scripted provider, a scripted upstream, a clock moved by hand."""

@@ -1,0 +1,128 @@
+"""The fold: a turn's deltas become one assistant message (U1-U4, U6).
+
+The same fold serves the live turn, a replay of the log and recovery after a crash, so they cannot disagree.
+No I/O; sits on the vocabulary.
+"""
+
+from dataclasses import dataclass, field
+
+from holdfast.events import (
+    Answered,
+    ArgumentsAdded,
+    Event,
+    ReasoningAdded,
+    ReasoningSigned,
+    TextAdded,
+    ToolCallAnnotated,
+    ToolCallBegan,
+)
+from holdfast.ids import CallId
+from holdfast.messages import AssistantMessage, AssistantPart, Metadata, Reasoning, Text, ToolCall
+
+
+@dataclass(slots=True)
+class _Words:
+    """A text or reasoning part while it grows."""
+
+    kind: type[Text] | type[Reasoning]
+    summary: bool = False
+    pieces: list[str] = field(default_factory=list)
+    metadata: Metadata | None = None
+    closed: bool = False
+
+
+@dataclass(slots=True)
+class OpenCall:
+    """A tool call while its arguments arrive."""
+
+    id: CallId
+    name: str
+    pieces: list[str] = field(default_factory=list)
+    metadata: Metadata | None = None
+
+    @property
+    def bytes_received(self) -> int:
+        """How much of the arguments came, for the receipt (U13)."""
+        return sum(len(piece.encode("utf-8", "surrogatepass")) for piece in self.pieces)
+
+
+class TurnFold:
+    """One turn, growing. Events that are no part of a message are passed over."""
+
+    __slots__ = ("_calls", "_parts", "_words", "answered")
+
+    def __init__(self) -> None:
+        self._parts: list[_Words | OpenCall] = []
+        self._calls: dict[int, OpenCall] = {}
+        self._words: _Words | None = None
+        self.answered: Answered | None = None
+        """How the provider said the turn ended; None: not yet, or never."""
+
+    def add(self, event: Event) -> None:
+        """Take the next event."""
+        match event:
+            case TextAdded():
+                words = self._words
+                if words is None or words.kind is not Text:
+                    words = self._begin(_Words(Text))
+                words.pieces.append(event.text)
+            case ReasoningAdded():
+                words = self._words
+                if words is None or words.kind is not Reasoning or words.closed or words.summary != event.summary:
+                    words = self._begin(_Words(Reasoning, event.summary))
+                words.pieces.append(event.text)
+            case ReasoningSigned():
+                words = self._words
+                if words is None or words.kind is not Reasoning or words.closed:
+                    # A provider may send sealed reasoning without any words to go with it.
+                    words = self._begin(_Words(Reasoning))
+                words.metadata = {**(words.metadata or {}), **event.metadata}
+                words.closed = True
+            case ToolCallBegan():
+                call = OpenCall(event.call_id, event.name)
+                self._calls[event.index] = call
+                self._parts.append(call)
+                self._words = None
+            case ArgumentsAdded():
+                self._calls[event.index].pieces.append(event.text)
+            case ToolCallAnnotated():
+                call = self._calls[event.index]
+                call.metadata = {**(call.metadata or {}), **event.metadata}
+            case Answered():
+                self.answered = event
+            case _:
+                pass
+
+    def _begin(self, words: _Words) -> _Words:
+        self._parts.append(words)
+        self._words = words
+        return words
+
+    @property
+    def open_calls(self) -> tuple[OpenCall, ...]:
+        """The calls of a turn that the provider has not ended: none of them may be carried out (U13)."""
+        return () if self.answered else tuple(self._calls.values())
+
+    @property
+    def has_text(self) -> bool:
+        """Has any text come?"""
+        return any(isinstance(part, _Words) and part.kind is Text for part in self._parts)
+
+    def message(self, *, with_calls: bool = True) -> AssistantMessage:
+        """The message so far; `with_calls=False` leaves out calls that were dropped."""
+        parts: list[AssistantPart] = []
+        for part in self._parts:
+            match part:
+                case _Words(kind=kind) if kind is Text:
+                    parts.append(Text(text="".join(part.pieces)))
+                case _Words():
+                    parts.append(
+                        Reasoning(text="".join(part.pieces), summary=part.summary, metadata=part.metadata),
+                    )
+                case OpenCall() if with_calls:
+                    parts.append(
+                        ToolCall(id=part.id, name=part.name, arguments="".join(part.pieces), metadata=part.metadata)
+                    )
+                case _:
+                    pass
+        return AssistantMessage(parts=tuple(parts))

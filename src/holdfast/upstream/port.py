@@ -1,0 +1,83 @@
+"""The port to a model: a call goes in, batches of deltas come out.
+
+Implementations are HTTP, the built-in demo model and the scripted one for tests; wrappers add retries and fallback.
+Sits on the vocabulary; knows no run, no store and no HTTP surface.
+"""
+
+from collections.abc import AsyncGenerator, Sequence
+from typing import Any, Literal, Protocol
+
+import msgspec
+
+from holdfast.events import Delta
+from holdfast.messages import Message, ToolSpec
+
+
+class NamedTool(msgspec.Struct, frozen=True):
+    """`tool_choice` of one tool."""
+
+    name: str
+
+
+ToolChoice = Literal["auto", "none", "required"] | NamedTool
+
+
+class ResponseFormat(msgspec.Struct, frozen=True, kw_only=True):
+    """Structured output: any JSON object, or one that fits a schema."""
+
+    kind: Literal["text", "json_object", "json_schema"]
+    name: str = ""
+    schema: dict[str, Any] | None = None
+    strict: bool | None = None
+    description: str | None = None
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How a model should answer (C11). None: the provider's default. A codec passes on what its protocol has."""
+
+    temperature: float | None = None
+    top_p: float | None = None
+    max_output_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    response_format: ResponseFormat | None = None
+    reasoning_effort: str | None = None
+    reasoning_summary: str | None = None
+    verbosity: str | None = None
+    seed: int | None = None
+    user: str | None = None
+    metadata: dict[str, str] | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+
+
+class ModelCall(msgspec.Struct, frozen=True, kw_only=True):
+    """One turn's question to a model."""
+
+    model: str
+    """The provider's own name for it, without our `provider/` prefix, once it reaches the HTTP upstream."""
+    system: str = ""
+    messages: tuple[Message, ...] = ()
+    """No SystemMessage: instructions are in `system`."""
+    tools: tuple[ToolSpec, ...] = ()
+    options: Options = Options()
+
+
+class Upstream(Protocol):
+    """Something that answers model calls."""
+
+    def stream(self, call: ModelCall) -> AsyncGenerator[Sequence[Delta], None]:
+        """Ask, and yield what comes: a batch per socket read, `Answered` last.
+
+        A batch may be empty: something came that carries no delta, and it still counts as activity (U7).
+        Closing the generator, or cancelling whoever awaits it, closes the connection at once (U17).
+
+        Raises:
+            UpstreamError: the call failed, before or after deltas; a stream without its end is TransportLostError.
+        """
+        ...
+
+    async def aclose(self) -> None:
+        """Release connections kept for later calls."""
+        ...

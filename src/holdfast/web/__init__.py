@@ -1,0 +1,1 @@
+"""Serves the built page (T3-T5); its source is ui/ at the root."""
