@@ -1,0 +1,125 @@
+"""Settings: their names, defaults and bounds, and where they come from (S8).
+
+Flags, then HOLDFAST_* variables, then holdfast.toml, then the defaults below. The only module that reads the
+environment. Vocabulary: imports only errors.
+"""
+
+from typing import Annotated, Literal
+
+import msgspec
+
+Positive = Annotated[float, msgspec.Meta(gt=0)]
+Count = Annotated[int, msgspec.Meta(ge=1)]
+
+Protocol = Literal["chat_completions", "responses", "anthropic_messages"]
+Dialect = Literal["holdfast", "hermes", "nanobot"]
+Approval = Literal["auto", "ask", "deny"]
+ToolSet = Literal["files", "terminal", "web", "memory", "mcp"]
+
+
+class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """[server]"""
+
+    host: str = "127.0.0.1"
+    port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 8642
+    api_key: str = ""
+    cors_origins: tuple[str, ...] = ()
+    dialect: Dialect = "holdfast"
+    name: str = ""
+    """The agent's name in /v1/models; empty: the dialect's own name."""
+    keepalive_seconds: Positive = 15.0
+    max_body_bytes: Count = 10_000_000
+    shutdown_grace_seconds: Annotated[float, msgspec.Meta(ge=0)] = 10.0
+    strict_models: bool = False
+
+
+class StoreSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """[store]"""
+
+    url: str = ""
+    """`sqlite:////path/to.db` or `memory:`; empty: holdfast.db in the data directory."""
+    max_responses: Count = 10_000
+    retention_days: Positive = 30.0
+
+
+class StreamSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """[stream]"""
+
+    retries: Annotated[int, msgspec.Meta(ge=0, le=20)] = 2
+    connect_seconds: Positive = 10.0
+    first_byte_seconds: Positive = 120.0
+    stall_seconds: Positive = 180.0
+
+
+class LimitSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """[limits]"""
+
+    max_concurrent_runs: Count = 500
+    run_seconds: Positive = 7200.0
+    idle_seconds: Positive = 900.0
+    max_tool_calls: Count = 200
+    max_output_bytes: Count = 5_000_000
+    max_queued_per_session: Annotated[int, msgspec.Meta(ge=0)] = 20
+
+
+class AgentSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """[agent]"""
+
+    prompt: str = (
+        "You are a helpful assistant that can use tools. Be brief and exact. "
+        "Say plainly what you did and what you could not do."
+    )
+    workspace: str = "."
+    tools: tuple[ToolSet, ...] | None = None
+    """None: files, web, memory and mcp; with the demo model, which only does as it is told, terminal too."""
+    approval: Approval | dict[str, Approval] = "auto"
+    """One policy, or one per tool name (`*` matches), the rest `auto`."""
+    approval_seconds: Positive = 300.0
+    max_turns: Count = 50
+    tool_seconds: Positive = 120.0
+    max_tool_output_bytes: Count = 50_000
+    allow_private_hosts: tuple[str, ...] = ()
+    """Hosts that fetch_url may reach although their address is private."""
+
+
+class ProviderSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """[providers.NAME]"""
+
+    protocol: Protocol | None = None
+    """None: as the table of known providers says, else chat_completions."""
+    base_url: str = ""
+    api_key: str = ""
+    models: tuple[str, ...] = ()
+    """Shown in /v1/models."""
+    headers: dict[str, str] = {}
+
+
+class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """[models."provider/model"]"""
+
+    fallbacks: tuple[str, ...] = ()
+
+
+class McpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """[mcp.NAME]: a command to start, or a URL to connect to."""
+
+    command: tuple[str, ...] = ()
+    env: dict[str, str] = {}
+    url: str = ""
+    headers: dict[str, str] = {}
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """holdfast.toml"""
+
+    model: str = ""
+    """`provider/model` of the default agent; empty: what is found, else the built-in demo model."""
+    fallbacks: tuple[str, ...] = ()
+    server: ServerSettings = ServerSettings()
+    store: StoreSettings = StoreSettings()
+    stream: StreamSettings = StreamSettings()
+    limits: LimitSettings = LimitSettings()
+    agent: AgentSettings = AgentSettings()
+    providers: dict[str, ProviderSettings] = {}
+    models: dict[str, ModelSettings] = {}
+    mcp: dict[str, McpSettings] = {}

@@ -1,0 +1,54 @@
+"""What is asked of the agent, made once at the edge and never changed (C10, C11, C17, R11).
+
+Sits on the vocabulary and the ports; knows no HTTP.
+"""
+
+from typing import Any, Literal
+
+import msgspec
+
+from holdfast.ids import NodeId, RunId, SessionId
+from holdfast.messages import Message, ToolSpec
+from holdfast.store.records import Surface
+from holdfast.upstream.port import Options
+
+LanePolicy = Literal["wait", "replace", "reject"]
+
+
+class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """One execution of the agent on one input."""
+
+    run: RunId
+    session: SessionId
+    surface: Surface
+    model: str
+    """`provider/model`."""
+    input: tuple[Message, ...]
+    """What is new: the last user message, or tool results. Saved with the answer."""
+    history: tuple[Message, ...] = ()
+    """What came before, when the client sent it; otherwise the supervisor reads it from the store (`stored_history`)."""
+    stored_history: bool = False
+    """History is the path to `parent`, or to the session's newest message, read once the run's turn in its lane comes."""
+    parent: NodeId | None = None
+    rooted: bool = False
+    instructions: str = ""
+    """The system layer of this request, on top of the agent's own prompt."""
+    memory_scope: str = ""
+    """C14; empty: the session."""
+    client_tools: tuple[ToolSpec, ...] = ()
+    server_tools: bool = True
+    """False: only the client's own tools are shown to the model."""
+    options: Options = Options()
+    max_tool_calls: int | None = None
+    max_turns: int | None = None
+    on_disconnect: Literal["cancel", "continue"] | float = "cancel"
+    """What happens when the last subscriber leaves; a number: seconds to come back in."""
+    lane: LanePolicy | None = None
+    """R11: what to do when the session has a run; None: the session was derived, not named, and has no lane."""
+    can_ask: bool = True
+    """R12: is there anybody who could answer a question? If not, a call that needs approval is denied."""
+    ephemeral: bool = False
+    conversation: str | None = None
+    truncate_history: bool = False
+    """P7: at most the newest 100 messages."""
+    echo: dict[str, Any] = {}
