@@ -1,0 +1,90 @@
+# Needs only make, python3 (3.11 or later) and its pip. Everything else is fetched into .uv and .venv here.
+
+PYTHON ?= python3
+ARGS ?=
+WORKERS ?= 2
+COVERAGE_MIN ?= 85
+
+UV_VERSION := 0.13.7
+SYSTEM_UV := $(shell command -v uv 2>/dev/null)
+UV := $(if $(SYSTEM_UV),$(SYSTEM_UV),.uv/bin/uv)
+PY := .venv/bin/python
+UV_INSTALL = $(UV) pip install --quiet --python $(PY)
+
+# An activated environment of the caller is none of ours, and must not be installed into.
+unexport VIRTUAL_ENV PYTHONHOME PYTHONPATH
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help install serve test check lint types bench page screenshots crash soak lock clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+install: .venv/.dev ## Install Holdfast and everything its tests need into .venv
+
+serve: .venv/.run ## Start the server: make serve ARGS="--port 9000"
+	@test ! -e scripts/build_page.py || $(PY) scripts/build_page.py || \
+		echo 'The web page was not built; the server works without it.' >&2
+	@exec .venv/bin/holdfast serve $(ARGS)
+
+test: check ## Everything: lint, types, tests with their coverage
+	@rm -f .coverage .coverage.*
+	$(PY) -m coverage run -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
+	@$(PY) -m coverage combine --quiet
+	@$(PY) -m coverage report --skip-covered --skip-empty --fail-under=$(COVERAGE_MIN)
+
+check: lint types ## Lint, format and types only
+
+lint: .venv/.dev
+	$(PY) -m ruff check
+	$(PY) -m ruff format --check
+
+types: .venv/.dev
+	$(PY) -m mypy
+
+bench: .venv/.dev ## Measure against a direct call: make bench ARGS="..."
+	$(PY) -m bench $(ARGS)
+
+crash: .venv/.dev ## Kill the server at random moments and look what it kept
+	$(PY) -m bench.crash $(ARGS)
+
+soak: .venv/.dev ## Many streams for a long time; memory and tasks must stay flat
+	$(PY) -m bench.soak $(ARGS)
+
+page: .venv/.run ## Build the web page from ui/
+	$(PY) scripts/build_page.py $(ARGS)
+
+screenshots: .venv/.dev page ## Make the pictures in docs/images
+	$(PY) scripts/screenshots.py $(ARGS)
+
+lock: $(UV) ## Remake both lock files from pyproject.toml
+	$(LOCK) --group dev --all-extras pyproject.toml --output-file requirements-dev.lock
+	$(LOCK) -c requirements-dev.lock pyproject.toml --output-file requirements.lock
+
+clean: ## Remove everything that was fetched or built here
+	rm -rf .venv .uv ui/node_modules src/holdfast/web/static .mypy_cache .ruff_cache .pytest_cache .coverage*
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Plain requirement files with hashes, not uv.lock: that one writes the address of a package index into every line.
+LOCK = $(UV) pip compile --quiet --upgrade --universal --generate-hashes --no-emit-index-url --no-header --no-annotate \
+	--python-version 3.11
+
+# The stamps make a second `make serve` start at once. Each follows the one before it, so `make -j` cannot install
+# twice at the same time.
+.uv/bin/uv:
+	$(PYTHON) -m pip install --quiet --disable-pip-version-check --target .uv --upgrade uv==$(UV_VERSION)
+
+.venv/bin/python: | $(UV)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo 'Holdfast needs Python 3.11 or later; name one: make PYTHON=python3.12 ...' >&2; exit 1; }
+	$(UV) venv --quiet --allow-existing --python "$$($(PYTHON) -c 'import sys; print(sys.executable)')" .venv
+
+.venv/.run: requirements.lock pyproject.toml | $(PY)
+	$(UV_INSTALL) --require-hashes -r requirements.lock
+	$(UV_INSTALL) --no-deps --editable .
+	@touch $@
+
+.venv/.dev: requirements-dev.lock .venv/.run
+	$(UV_INSTALL) --require-hashes -r requirements-dev.lock
+	@touch $@
