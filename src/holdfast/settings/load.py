@@ -1,0 +1,131 @@
+"""One Settings value out of flags, variables, the file and the defaults (S8), or an error that names what is wrong.
+
+Above: cli and server. Below: file, variables and check. What the values mean together is looked at in check.
+"""
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from holdfast.config import Settings
+from holdfast.errors import ConfigError
+from holdfast.settings.check import find_problems
+from holdfast.settings.file import SettingsFile, read_file
+from holdfast.settings.places import config_directory
+from holdfast.settings.shape import Key, dotted, plain_keys, read_value, shown
+from holdfast.settings.variables import read_variables, unknown_variables
+
+FILE_NAME = "holdfast.toml"
+
+
+class Loaded(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings and where they came from."""
+
+    settings: Settings
+    path: Path | None
+    """The file that was read, if any."""
+    warnings: tuple[str, ...]
+    sources: Mapping[str, str]
+    """Who set a key (`server.port`): a flag, a variable, or a line of the file. What is not here is a default."""
+
+    def source_of(self, key: str) -> str:
+        """Who set a key, for people."""
+        return self.sources.get(key, "the default")
+
+
+def load_settings(
+    flags: Mapping[str, object],
+    environment: Mapping[str, str],
+    path: Path | None,
+    cwd: Path,
+    *,
+    known_providers: Collection[str] | None = None,
+) -> Loaded:
+    """Read settings from everywhere.
+
+    Args:
+        flags: what the command line sets, by key (`server.port`); None is not set.
+        environment: the process's variables.
+        path: the file that the command line names, if any.
+        cwd: where `holdfast.toml` is looked for first.
+        known_providers: names that need no [providers.NAME]; None leaves providers unchecked.
+
+    Raises:
+        ConfigError: something is wrong; the message has one line for each mistake.
+    """
+    variables = read_variables(environment)
+    file = _find_file(path, environment, cwd)
+    found = SettingsFile(path=Path(), lines={}, environment={}) if file is None else read_file(file, environment)
+    flag_values, flag_problems = _read_flags(flags)
+
+    values = {**found.values, **variables.values, **flag_values}
+    sources = {key: found.where(key) for key in found.values}
+    sources.update(variables.sources)
+    sources.update({key: _flag_name(key) for key in flag_values})
+
+    problems = [*flag_problems, *variables.problems, *found.problems]
+    if not problems:
+        settings = msgspec.convert(_nest(values), Settings)
+        problems = [
+            f"{_source_of(key, sources)}: {dotted(key)}: {what}"
+            for key, what in find_problems(settings, known_providers)
+        ]
+    if problems:
+        raise ConfigError("\n".join(problems))
+    return Loaded(
+        settings=settings,
+        path=file,
+        warnings=(*variables.warnings, *unknown_variables(environment, found.variables), *found.warnings),
+        sources={dotted(key): source for key, source in sources.items()},
+    )
+
+
+def _find_file(path: Path | None, environment: Mapping[str, str], cwd: Path) -> Path | None:
+    if path is None and (named := environment.get("HOLDFAST_CONFIG")):
+        path = Path(named)
+        if not (cwd / path).is_file():
+            raise ConfigError(f"HOLDFAST_CONFIG names {path}, and there is no such file.")
+    if path is not None:
+        return cwd / path
+    for directory in (cwd, config_directory(environment)):
+        if (directory / FILE_NAME).is_file():
+            return directory / FILE_NAME
+    return None
+
+
+def _read_flags(flags: Mapping[str, object]) -> tuple[dict[Key, object], list[str]]:
+    values: dict[Key, object] = {}
+    problems: list[str] = []
+    for name, raw in flags.items():
+        key = tuple(name.split("."))
+        if raw is None:
+            continue
+        try:
+            values[key] = read_value(plain_keys()[key], raw, is_text=True)
+        except ValueError as error:
+            problems.append(f"{_flag_name(key)} is {shown(raw)}; it must be {error}.")
+    return values, problems
+
+
+def _flag_name(key: Key) -> str:
+    return "--" + key[-1].replace("_", "-")
+
+
+def _source_of(key: Key, sources: Mapping[Key, str]) -> str:
+    while key and key not in sources:
+        key = key[:-1]
+    return sources.get(key, "the default")
+
+
+def _nest(values: Mapping[Key, object]) -> dict[str, Any]:
+    tree: dict[str, Any] = {}
+    for key, value in values.items():
+        table = tree
+        for part in key[:-1]:
+            table = table.setdefault(part, {})
+        # An empty table stands for its name alone; its keys may already be there.
+        if value != {} or key[-1] not in table:
+            table[key[-1]] = value
+    return tree
