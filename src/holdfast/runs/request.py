@@ -26,9 +26,9 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     input: tuple[Message, ...]
     """What is new: the last user message, or tool results. Saved with the answer."""
     history: tuple[Message, ...] = ()
-    """What came before, when the client sent it; otherwise the supervisor reads it from the store (`stored_history`)."""
+    """What came before, when the client sent it."""
     stored_history: bool = False
-    """History is the path to `parent`, or to the session's newest message, read once the run's turn in its lane comes."""
+    """What came before is the path to `parent`, or to the session's newest message, read when the run begins."""
     parent: NodeId | None = None
     rooted: bool = False
     instructions: str = ""

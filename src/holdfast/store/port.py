@@ -35,6 +35,10 @@ class RunLog(Protocol):
         """Keep a new run, and its session if that is new. With a key that was taken: nothing, and who has it."""
         ...
 
+    async def find_key(self, key: str) -> Reserved | None:
+        """Who has an idempotency key; None: it is free, or its run is gone."""
+        ...
+
     def append(self, run: RunId, batch: Batch, committed: Committed) -> None:
         """Hand a batch to the writer and return; batches become durable in the order they were handed over."""
         ...

@@ -99,9 +99,14 @@ class TurnFold:
         return words
 
     @property
+    def calls(self) -> tuple[OpenCall, ...]:
+        """The calls that have begun, in order."""
+        return tuple(self._calls.values())
+
+    @property
     def open_calls(self) -> tuple[OpenCall, ...]:
         """The calls of a turn that the provider has not ended: none of them may be carried out (U13)."""
-        return () if self.answered else tuple(self._calls.values())
+        return () if self.answered else self.calls
 
     @property
     def has_text(self) -> bool:

@@ -1,0 +1,79 @@
+"""A run that is going on: its task, its readers, and the reason it was interrupted. Sits on the recorder."""
+
+import asyncio
+from collections.abc import Callable
+
+from holdfast.events import RunEnded
+from holdfast.ids import BEFORE_FIRST, EventNumber
+from holdfast.outcomes import Cancelled
+from holdfast.runs.loop import Controls
+from holdfast.runs.recorder import Recorder
+from holdfast.runs.request import RunRequest
+from holdfast.runs.subscription import Subscription
+from holdfast.store.port import RunLog
+
+
+class LiveRun:
+    """One run in this process. The supervisor owns it."""
+
+    def __init__(self, request: RunRequest, recorder: Recorder, log: RunLog, created_at: float, now: float) -> None:
+        self.request = request
+        self.recorder = recorder
+        self.controls = Controls()
+        self.created_at = created_at
+        self.began = now
+        """Monotonic time at which it was created."""
+        self.active_at = now
+        """Monotonic time of the last sign of life (U7)."""
+        self.executing = False
+        """False while it waits for its turn on the session (R11)."""
+        self.closing = False
+        self.interruption: Cancelled | None = None
+        self.interrupted_at = 0.0
+        self.task: asyncio.Task[None] | None = None
+        self.readers = 0
+        self._log = log
+        self._grace: asyncio.TimerHandle | None = None
+
+    @property
+    def status(self) -> str:
+        """In a word, for people and the API, while it has no outcome."""
+        if not self.executing:
+            return "queued"
+        return "waiting_approval" if self.recorder.transcript.approvals else "running"
+
+    def interrupt(self, why: Cancelled, now: float) -> bool:
+        """End it at once, wherever it is; the first reason counts. False: it has ended, or is ending."""
+        if self.interruption is not None or self.closing:
+            return False
+        self.interruption = why
+        self.interrupted_at = now
+        if self.task is not None:
+            self.task.cancel()
+        return True
+
+    def subscribe(self, after: EventNumber = BEFORE_FIRST, clock: Callable[[], float] | None = None) -> Subscription:
+        """A new reader."""
+        self.readers += 1
+        if self._grace is not None:
+            self._grace.cancel()
+            self._grace = None
+        return Subscription(self.request.run, self._log, self.recorder, after, lambda: self._left(clock))
+
+    def _left(self, clock: Callable[[], float] | None) -> None:
+        """R3: the last reader of an attached run takes the run along, at once or after its grace."""
+        self.readers -= 1
+        policy = self.request.on_disconnect
+        if self.readers or policy == "continue" or self.closing:
+            return
+        tail = self.recorder.tail
+        if tail and isinstance(tail[-1].events[-1], RunEnded):
+            return
+        loop = asyncio.get_running_loop()
+        now = clock or loop.time
+        if policy == "cancel" or policy == 0:
+            self.interrupt(Cancelled(reason="client_disconnect"), now())
+        else:
+            self._grace = loop.call_later(
+                float(policy), lambda: self.readers or self.interrupt(Cancelled(reason="client_disconnect"), now())
+            )

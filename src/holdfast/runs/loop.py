@@ -1,0 +1,299 @@
+"""The agent's one loop: ask the model, carry out its tools, ask again, until there is an outcome (R2, R10-R13).
+
+It yields what happens and decides nothing about how that looks, is saved or is sent. It always streams. It ends with
+`RunEnded`, unless whoever runs it cancels it. Sits on the ports to models and tools; knows no store and no HTTP.
+"""
+
+from collections import deque
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Any, assert_never
+
+import msgspec
+
+from holdfast.clock import Clock
+from holdfast.config import AgentSettings, LimitSettings
+from holdfast.errors import ToolError, UpstreamError
+from holdfast.events import (
+    ApprovalAnswered,
+    ApprovalAsked,
+    ArgumentsAdded,
+    Event,
+    ReasoningAdded,
+    RunEnded,
+    Steered,
+    TextAdded,
+    ToolFinished,
+    ToolStarted,
+    TurnStarted,
+)
+from holdfast.messages import AssistantMessage, Message, ToolCall, ToolMessage, ToolSpec, UserMessage
+from holdfast.outcomes import Completed, Incomplete, Outcome, RequiresAction
+from holdfast.runs.approvals import ApprovalPolicy, Questions
+from holdfast.runs.endings import cut_turn, drop_calls, outcome_of_failure
+from holdfast.runs.request import RunRequest
+from holdfast.runs.transcript import NOT_CARRIED_OUT
+from holdfast.tools.port import ToolContext, Tools
+from holdfast.upstream.fold import TurnFold
+from holdfast.upstream.port import ModelCall, Upstream
+
+Events = AsyncGenerator[Sequence[Event], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Agent:
+    """What a run is made with: the same for all runs of a server."""
+
+    settings: AgentSettings
+    limits: LimitSettings
+    policy: ApprovalPolicy
+    upstream: Upstream
+    tools: Tools
+    clock: Clock
+
+
+@dataclass(slots=True)
+class Controls:
+    """What may reach a run from outside while it goes on."""
+
+    steering: deque[UserMessage] = field(default_factory=deque)
+    questions: Questions = field(default_factory=Questions)
+    patient: bool = False
+    """A tool or a person is being waited for, under a time limit of its own: the idle limit does not apply."""
+
+
+class Loop:
+    """One run of the agent."""
+
+    def __init__(self, agent: Agent, request: RunRequest, history: Sequence[Message], controls: Controls) -> None:
+        self._agent = agent
+        self._request = request
+        self._controls = controls
+        self._messages: list[Message] = [*history, *request.input]
+        self._client_tools = {tool.name for tool in request.client_tools}
+        self._tool_calls = 0
+        self._output_bytes = 0
+        self._has_text = False
+        self._ended: Outcome | None = None
+
+    async def events(self) -> Events:
+        """All that happens, batch by batch; `RunEnded` last."""
+        max_turns = self._request.max_turns or self._agent.settings.max_turns
+        turn = 0
+        while self._ended is None:
+            if turn == max_turns:
+                self._ended = Incomplete(reason="max_turns")
+                break
+            for batch in self._take_steering():
+                yield batch
+            fold = TurnFold()
+            async with aclosing(self._model_turn(turn, fold)) as events:
+                async for part in events:
+                    yield part
+            turn += 1
+            if self._ended is None:
+                async with aclosing(self._after_turn(fold)) as events:
+                    async for part in events:
+                        yield part
+        yield [RunEnded(outcome=self._ended)]
+
+    def _take_steering(self) -> list[list[Event]]:
+        steering = self._controls.steering
+        if not steering:
+            return []
+        messages = [steering.popleft() for _ in range(len(steering))]
+        self._messages.extend(messages)
+        return [[Steered(message=message) for message in messages]]
+
+    async def _model_turn(self, turn: int, fold: TurnFold) -> Events:
+        """Ask the model once and pass on what it says."""
+        yield [TurnStarted(turn=turn, model=self._request.model)]
+        try:
+            async with aclosing(self._agent.upstream.stream(self._call(turn))) as deltas:
+                async for batch in deltas:
+                    for delta in batch:
+                        fold.add(delta)
+                        kind = type(delta)
+                        if kind is TextAdded or kind is ArgumentsAdded or kind is ReasoningAdded:
+                            self._output_bytes += len(delta.text)  # type: ignore[union-attr]
+                    yield batch
+                    if self._output_bytes > self._agent.limits.max_output_bytes:
+                        self._ended = Incomplete(
+                            reason="max_output_tokens",
+                            message=f"The run reached the server's limit of {self._agent.limits.max_output_bytes} "
+                            "bytes of output (limits.max_output_bytes).",
+                        )
+                        yield cut_turn(turn, fold, "output limit", "Output limit reached")
+                        return
+        except UpstreamError as error:
+            closing = cut_turn(turn, fold, error.message, "Stream stalled")
+            has_text = self._has_text or fold.has_text or any(isinstance(event, TextAdded) for event in closing)
+            self._ended = outcome_of_failure(error, has_text=has_text)
+            yield closing
+            return
+        self._has_text = self._has_text or fold.has_text
+
+    def _call(self, turn: int) -> ModelCall:
+        request, agent = self._request, self._agent
+        options = request.options
+        if turn and options.tool_choice != "none":
+            # A forced tool is forced once: forced again after its result, the run could never end.
+            options = msgspec.structs.replace(options, tool_choice=None)
+        tools: list[ToolSpec] = list(request.client_tools)
+        if request.server_tools:
+            tools += [spec for spec in agent.tools.specs() if spec.name not in self._client_tools]
+        prompt = agent.settings.prompt
+        return ModelCall(
+            model=request.model,
+            system=f"{prompt}\n\n{request.instructions}"
+            if prompt and request.instructions
+            else prompt or request.instructions,
+            messages=tuple(self._messages),
+            tools=tuple(tools),
+            options=options,
+        )
+
+    async def _after_turn(self, fold: TurnFold) -> Events:
+        """The model has ended its turn: carry out what it asked for, or end the run."""
+        answered = fold.answered
+        assert answered is not None, "an upstream that returns without error has said how the turn ended"
+        match answered.finish:
+            case "length" | "content_filter" | "refusal":
+                dropped = drop_calls(fold.calls, _CUT[answered.finish], after_text=fold.has_text)
+                if dropped:
+                    yield dropped
+                self._ended = _cut_outcome(answered.finish)
+            case "stop" | "tool_calls":
+                message = fold.message()
+                self._messages.append(message)
+                if message.tool_calls:
+                    async with aclosing(self._tools(message)) as events:
+                        async for part in events:
+                            yield part
+                elif not self._controls.steering:
+                    # A message that was posted during the last turn still gets its turn (R13).
+                    self._ended = Completed()
+            case _:
+                assert_never(answered.finish)
+
+    async def _tools(self, message: AssistantMessage) -> Events:
+        """Carry out the server's tools in order; the client's stay open for the client (C11)."""
+        theirs = tuple(call.id for call in message.tool_calls if call.name in self._client_tools)
+        limit = self._request.max_tool_calls or self._agent.limits.max_tool_calls
+        for call in message.tool_calls:
+            if call.name in self._client_tools:
+                continue
+            if self._tool_calls >= limit:
+                self._ended = Incomplete(reason="max_tool_calls")
+                yield [self._result(call, NOT_CARRIED_OUT, failed=True, executed_at_all=False)]
+                continue
+            self._tool_calls += 1
+            async with aclosing(self._tool(call)) as events:
+                async for part in events:
+                    yield part
+        if theirs and self._ended is None:
+            self._ended = RequiresAction(reason="client_tools", calls=theirs)
+
+    async def _tool(self, call: ToolCall) -> Events:
+        """One call, from policy to result."""
+        try:
+            self._check_known(call.name)
+            arguments = _parse_arguments(call.arguments)
+        except ToolError as error:
+            yield [self._result(call, error.message, failed=True, executed_at_all=False)]
+            return
+        policy = self._agent.policy.of(call.name)
+        if policy == "ask" and self._request.can_ask:
+            seconds = self._agent.settings.approval_seconds
+            yield [ApprovalAsked(call_id=call.id, name=call.name, arguments=call.arguments, seconds=seconds)]
+            self._controls.patient = True
+            try:
+                approved = await self._controls.questions.ask(call.id, seconds)
+            finally:
+                self._controls.patient = False
+            by = "client" if approved is not None else "timeout"
+            yield [
+                ApprovalAnswered(call_id=call.id, approved=bool(approved), by="client" if by == "client" else "timeout")
+            ]
+            if not approved:
+                yield [self._result(call, _DENIED[by], failed=True, executed_at_all=False)]
+                return
+        elif policy != "auto":
+            why = _DENIED["policy" if policy == "deny" else "nobody"]
+            yield [self._result(call, why, failed=True, executed_at_all=False)]
+            return
+        async with aclosing(self._carry_out(call, arguments)) as events:
+            async for part in events:
+                yield part
+
+    def _check_known(self, name: str) -> None:
+        known = [spec.name for spec in self._agent.tools.specs()] if self._request.server_tools else []
+        if name not in known:
+            raise ToolError(f"There is no tool named {name!r}. Tools: {', '.join(known) or 'none'}.")
+
+    async def _carry_out(self, call: ToolCall, arguments: dict[str, Any]) -> Events:
+        tools, clock = self._agent.tools, self._agent.clock
+        label = tools.label(call.name, arguments)
+        yield [ToolStarted(call_id=call.id, name=call.name, arguments=call.arguments, label=label)]
+        context = ToolContext(
+            run=self._request.run,
+            session=self._request.session,
+            memory_scope=self._request.memory_scope or self._request.session,
+        )
+        began = clock.monotonic()
+        self._controls.patient = True
+        try:
+            result = await tools.call(call.name, arguments, context)
+            output, failed = result.output, result.failed
+        except ToolError as error:
+            output, failed = error.message, True
+        finally:
+            self._controls.patient = False
+        seconds = round(clock.monotonic() - began, 6)
+        yield [self._result(call, output, failed=failed, seconds=seconds)]
+
+    def _result(
+        self, call: ToolCall, output: str, *, failed: bool, seconds: float = 0.0, executed_at_all: bool = True
+    ) -> ToolFinished:
+        self._messages.append(ToolMessage(call_id=call.id, name=call.name, output=output, failed=failed))
+        return ToolFinished(
+            call_id=call.id,
+            name=call.name,
+            output=output,
+            failed=failed,
+            seconds=seconds,
+            executed="yes" if executed_at_all else "no",
+        )
+
+
+def _parse_arguments(arguments: str) -> dict[str, Any]:
+    """The arguments as an object. What is not one is never repaired: the model is told and may try again (U13)."""
+    if not arguments.strip():
+        return {}
+    try:
+        parsed = msgspec.json.decode(arguments, strict=True)
+    except msgspec.DecodeError as error:
+        raise ToolError(f"The arguments are not valid JSON ({error}); the tool was not carried out.") from None
+    if not isinstance(parsed, dict):
+        raise ToolError("The arguments must be a JSON object; the tool was not carried out.")
+    return parsed
+
+
+def _cut_outcome(finish: str) -> Incomplete:
+    match finish:
+        case "length":
+            return Incomplete(reason="max_output_tokens")
+        case "refusal":
+            return Incomplete(reason="content_filter", message="The model refused to answer.")
+        case _:
+            return Incomplete(reason="content_filter")
+
+
+_CUT = {"length": "Output limit reached", "content_filter": "Content filter applied", "refusal": "Model refused"}
+_DENIED = {
+    "client": "The user denied this call; it was not carried out.",
+    "timeout": "Nobody approved this call in time; it was not carried out.",
+    "policy": "This tool is not allowed by the server's policy (agent.approval); it was not carried out.",
+    "nobody": "This call needs approval and there is nobody to ask; it was not carried out.",
+}

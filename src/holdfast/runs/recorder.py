@@ -1,0 +1,198 @@
+"""The recorder: the only thing that saves a run. Saved first, then told (R1, R6-R8).
+
+The loop appends events; the recorder hands them to the store, one batch in flight at a time, so that tokens which come
+while a commit is under way form the next batch by themselves. Subscribers see a batch only when it is durable.
+Sits on the store's port; knows no HTTP and no model.
+"""
+
+import asyncio
+from collections.abc import Sequence
+
+from holdfast.clock import Clock
+from holdfast.errors import StoreError
+from holdfast.events import Batch, Event, RunEnded
+from holdfast.ids import EventNumber, RunId
+from holdfast.messages import Message
+from holdfast.outcomes import Failed, Outcome
+from holdfast.runs.transcript import Transcript
+from holdfast.store.port import RunLog
+from holdfast.store.records import RunEnding
+
+TAIL_EVENTS = 1024
+"""How many of the newest events are kept in memory; a subscriber that is further behind reads the store."""
+MAX_PENDING_EVENTS = 4096
+"""How far a run may be ahead of the store before it waits."""
+PREVIEW_CHARACTERS = 500
+
+
+class Recorder:
+    """One run's log, being written."""
+
+    def __init__(self, run: RunId, log: RunLog, clock: Clock) -> None:
+        self.run = run
+        self.transcript = Transcript()
+        """The fold of what is durable."""
+        self.failure: StoreError | None = None
+        """The store refused a batch: nothing more is recorded, and the run must end."""
+        self.tail: list[Batch] = []
+        self.tail_first = EventNumber(0)
+        self.end = EventNumber(0)
+        """The number after the last durable event."""
+        self.closed = False
+        """The last event has been told."""
+        self._log = log
+        self._clock = clock
+        self._pending: list[Event] = []
+        self._in_flight: Batch | None = None
+        self._tail_events = 0
+        self._waiters: list[asyncio.Future[bool]] = []
+
+    def append(self, events: Sequence[Event]) -> None:
+        """Record what happened. Returns at once; raises the StoreError that made recording impossible."""
+        if self.failure is not None:
+            raise self.failure
+        self._pending.extend(events)
+        if self._in_flight is None:
+            self._hand_over()
+
+    @property
+    def is_full(self) -> bool:
+        """Is the run too far ahead of the store?"""
+        return len(self._pending) > MAX_PENDING_EVENTS
+
+    def _hand_over(self) -> None:
+        batch = Batch(self.end, self._clock.now(), self._pending)
+        self._pending = []
+        self._in_flight = batch
+        self._log.append(self.run, batch, self._committed)
+
+    def _committed(self, error: StoreError | None) -> None:
+        batch, self._in_flight = self._in_flight, None
+        if error is not None or batch is None:
+            # What was not saved is not told: these events are gone, and the run says why it ended.
+            self.failure = error
+            self._pending = []
+            self._wake()
+            return
+        self._publish(batch)
+        if self._pending:
+            self._hand_over()
+
+    def _publish(self, batch: Batch) -> None:
+        for event in batch.events:
+            self.transcript.add(event, batch.at)
+        self.end = batch.end
+        self.tail.append(batch)
+        self._tail_events += len(batch.events)
+        if self._tail_events > 2 * TAIL_EVENTS:
+            self._trim()
+        self._wake()
+
+    def _trim(self) -> None:
+        keep_from, kept = len(self.tail), 0
+        while keep_from > 1 and kept < TAIL_EVENTS:
+            keep_from -= 1
+            kept += len(self.tail[keep_from].events)
+        del self.tail[:keep_from]
+        self.tail_first = self.tail[0].first
+        self._tail_events = kept
+
+    def _wake(self) -> None:
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(True)
+
+    def grown(self) -> asyncio.Future[bool]:
+        """Done when there is something new to read, or nothing more will come."""
+        waiter: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        return waiter
+
+    async def settle(self) -> None:
+        """Wait until nothing is in flight."""
+        while self._in_flight is not None:
+            await self.grown()
+
+    def newest(self, after: EventNumber) -> list[Batch] | None:
+        """What follows an event number, from memory; None: it is too long ago, read the store."""
+        if after + 1 < self.tail_first:
+            return None
+        if after + 1 >= self.end:
+            return []
+        low, high = 0, len(self.tail) - 1
+        while low < high:
+            middle = (low + high + 1) // 2
+            if self.tail[middle].first <= after + 1:
+                low = middle
+            else:
+                high = middle - 1
+        batches = self.tail[low:]
+        batches[0] = batches[0].after(after)
+        return batches
+
+    async def close(self, closing: Sequence[Event], outcome: Outcome, asked: Sequence[Message]) -> "Unsaved | None":
+        """End the log: what is still pending, `closing`, and `RunEnded`, saved with the messages in one transaction.
+
+        Never fails: where the store cannot save, the end is told as a failure, and what should have been saved is
+        returned to be tried again.
+        """
+        await self.settle()
+        events = [*self._pending, *closing]
+        self._pending = []
+        if self.failure is not None:
+            events, outcome = [], _store_failed(self.failure)
+        for event in events:
+            self.transcript.add(event, self._clock.now())
+        ended = RunEnded(outcome=outcome, usage=self.transcript.usage)
+        unsaved = self._prepare([*events, ended], asked)
+        try:
+            await self._log.end_run(self.run, unsaved.batch, unsaved.ending)
+        except StoreError as error:
+            self.failure = error
+            ended = RunEnded(outcome=_store_failed(error), usage=self.transcript.usage)
+            unsaved = self._prepare([ended], asked)
+            self._tell(unsaved.batch)
+            return unsaved
+        self._tell(unsaved.batch)
+        return None
+
+    def _prepare(self, events: list[Event], asked: Sequence[Message]) -> "Unsaved":
+        now = self._clock.now()
+        ended = events[-1]
+        assert isinstance(ended, RunEnded)
+        text = self.transcript.text
+        return Unsaved(
+            batch=Batch(self.end, now, events),
+            ending=RunEnding(
+                outcome=ended.outcome,
+                usage=ended.usage,
+                ended_at=now,
+                messages=(*asked, *self.transcript.messages()),
+                text=text[:PREVIEW_CHARACTERS],
+            ),
+        )
+
+    def _tell(self, batch: Batch) -> None:
+        self.transcript.add(batch.events[-1], batch.at)
+        self.end = batch.end
+        self.tail.append(batch)
+        self.closed = True
+        self._wake()
+
+
+class Unsaved:
+    """An end that the store could not take yet."""
+
+    __slots__ = ("batch", "ending")
+
+    def __init__(self, *, batch: Batch, ending: RunEnding) -> None:
+        self.batch = batch
+        self.ending = ending
+
+
+def _store_failed(error: StoreError) -> Failed:
+    return Failed(reason="internal", message=f"The run could not be saved and was ended: {error.message}")
+
+
+__all__ = ["Recorder", "Unsaved"]

@@ -1,0 +1,104 @@
+"""Reading a run's log, live or ended: first what was missed, then what comes (R7).
+
+A subscription is a place in the log, not a queue: a slow reader holds nothing but its number, and whatever it has
+missed it reads from memory or, further back, from the store. Sits on the recorder and the store's port.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from types import TracebackType
+from typing import Self
+
+from holdfast.errors import NotFoundError
+from holdfast.events import Batch, RunEnded
+from holdfast.ids import EventNumber, RunId
+from holdfast.runs.recorder import Recorder
+from holdfast.store.port import RunLog
+
+PAGE_EVENTS = 512
+"""How much a reader that is behind takes at once, from the store or from memory: bounds its memory."""
+
+
+class Subscription:
+    """One reader of one run. Use it as a context manager: leaving it is leaving the run (R3)."""
+
+    def __init__(
+        self,
+        run: RunId,
+        log: RunLog,
+        recorder: Recorder | None,
+        after: EventNumber,
+        left: Callable[[], None] | None = None,
+    ) -> None:
+        self.run = run
+        self.after = after
+        """The last event it has read."""
+        self._log = log
+        self._recorder = recorder
+        self._left = left
+
+    def leave(self) -> None:
+        """Stop reading; the last one to leave an attached run ends it. Twice is once."""
+        left, self._left = self._left, None
+        if left is not None:
+            left()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.leave()
+
+    async def read(self, quiet_seconds: float | None = None) -> AsyncGenerator[list[Batch], None]:
+        """All that has come since the last read, as one list, until the run's last event.
+
+        With `quiet_seconds`, an empty list says that nothing came for so long.
+
+        Raises:
+            StoreUnavailableError: what was missed cannot be read now.
+            NotFoundError: the log is gone, or ends without its end because the store lost it.
+        """
+        while True:
+            batches = await self._next()
+            if not batches:
+                if self._recorder is None or self._recorder.closed:
+                    raise NotFoundError(
+                        f"The log of run {self.run} ends after event {self.after}.", code="run_not_found"
+                    )
+                if not await self._grown(self._recorder, quiet_seconds):
+                    yield []
+                continue
+            self.after = EventNumber(batches[-1].end - 1)
+            yield batches
+            if isinstance(batches[-1].events[-1], RunEnded):
+                return
+
+    async def _next(self) -> list[Batch]:
+        batches = self._recorder.newest(self.after) if self._recorder is not None else None
+        if batches is None:
+            return await self._log.read_log(self.run, self.after, PAGE_EVENTS)
+        if len(batches) <= 1:
+            return batches
+        page, events = 0, 0
+        while page < len(batches) and events < PAGE_EVENTS:
+            events += len(batches[page].events)
+            page += 1
+        return batches[:page]
+
+    async def _grown(self, recorder: Recorder, quiet_seconds: float | None) -> bool:
+        """Wait for something new; False: it has been quiet for so long."""
+        waiter = recorder.grown()
+        if quiet_seconds is None:
+            return await waiter
+        timer = asyncio.get_running_loop().call_later(quiet_seconds, _give_up, waiter)
+        try:
+            return await waiter
+        finally:
+            timer.cancel()
+
+
+def _give_up(waiter: asyncio.Future[bool]) -> None:
+    if not waiter.done():
+        waiter.set_result(False)

@@ -1,0 +1,353 @@
+"""The supervisor: owns every run's task, from its first event to its saved end (R3-R6, R8-R11).
+
+Starts runs, lets anybody read, stop, approve and steer them, enforces limits, and closes each exactly once. Sits on the
+loop, the recorder and the store's port; knows no HTTP.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+
+from holdfast.errors import (
+    HoldfastError,
+    KeyConflictError,
+    LimitReachedError,
+    LogConflictError,
+    NotFoundError,
+    RequestError,
+    StoreError,
+    UpstreamError,
+)
+from holdfast.events import Event, RunEnded, RunStarted, Warned
+from holdfast.ids import BEFORE_FIRST, CallId, EventNumber, RunId, SessionId
+from holdfast.messages import Message, UserMessage
+from holdfast.outcomes import Cancelled, Failed, Outcome
+from holdfast.runs.endings import close_interrupted, outcome_of_failure
+from holdfast.runs.history import read_history
+from holdfast.runs.lanes import Lanes
+from holdfast.runs.live import LiveRun
+from holdfast.runs.loop import Agent, Loop
+from holdfast.runs.meter import Meter
+from holdfast.runs.recorder import Recorder, Unsaved
+from holdfast.runs.request import RunRequest
+from holdfast.runs.subscription import Subscription
+from holdfast.store.port import Store
+from holdfast.store.records import IdempotencyKey, RunRecord
+
+logger = logging.getLogger(__name__)
+
+SWEEP_SECONDS = 0.25
+"""How often limits of time are looked at, and unsaved ends tried again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A run, and the caller's place in its log."""
+
+    run: RunId
+    subscription: Subscription
+    replayed: bool
+    """C15: it was there before; nothing new was run."""
+
+
+class Supervisor:
+    """All runs of this process."""
+
+    def __init__(self, store: Store, agent: Agent, meter: Meter) -> None:
+        self._store = store
+        self._agent = agent
+        self._clock = agent.clock
+        self._meter = meter
+        self._lanes = Lanes(agent.limits.max_queued_per_session)
+        self._live: dict[RunId, LiveRun] = {}
+        self._unsaved: dict[RunId, Unsaved] = {}
+        self._closing = False
+        self._sweeper: asyncio.Task[None] | None = None
+
+    # Starting
+
+    async def start(self, request: RunRequest, key: IdempotencyKey | None = None) -> Started:
+        """Begin a run, and subscribe to it from its start before it can say a word.
+
+        Raises:
+            LimitReachedError, SessionBusyError: not now.
+            KeyConflictError: the key was used with another request.
+            StoreUnavailableError: it could not be saved; nothing was run.
+        """
+        if key is not None:
+            attached = await self._attach(key)
+            if attached is not None:
+                return attached
+        self._check_limits(request)
+        now = self._clock.now()
+        recorder = Recorder(request.run, self._store, self._clock)
+        live = LiveRun(request, recorder, self._store, now, self._clock.monotonic())
+        # Counted from here on, so that limits hold while the store is being asked.
+        self._live[request.run] = live
+        turn = self._lanes.join(live, self._clock.monotonic())
+        try:
+            reserved = await self._store.create_run(_record(request, now), key)
+        except BaseException:
+            self._forget(live)
+            raise
+        if reserved is not None:
+            self._forget(live)
+            return await self._replay(reserved.run, reserved.fingerprint, key)
+        subscription = live.subscribe(clock=self._clock.monotonic)
+        recorder.append([RunStarted(run=request.run, session=request.session, model=request.model)])
+        live.task = asyncio.get_running_loop().create_task(self._execute(live, turn), name=request.run)
+        if live.interruption is not None:
+            live.task.cancel()
+        if self._sweeper is None:
+            self._sweeper = asyncio.get_running_loop().create_task(self._sweep(), name="sweeper")
+        return Started(request.run, subscription, replayed=False)
+
+    async def _attach(self, key: IdempotencyKey) -> Started | None:
+        reserved = await self._store.find_key(key.key)
+        return await self._replay(reserved.run, reserved.fingerprint, key) if reserved is not None else None
+
+    async def _replay(self, run: RunId, fingerprint: str, key: IdempotencyKey | None) -> Started:
+        if key is None or fingerprint != key.fingerprint:
+            raise KeyConflictError("This Idempotency-Key was used with another request; use a new key for it.")
+        return Started(run, await self.subscribe(run), replayed=True)
+
+    def _check_limits(self, request: RunRequest) -> None:
+        if self._closing:
+            raise RequestError("The server is shutting down.", status=503, code="shutting_down")
+        limit = self._agent.limits.max_concurrent_runs
+        if self.executing >= limit:
+            raise LimitReachedError(
+                f"{limit} runs are executing (limits.max_concurrent_runs); try again in a moment.",
+                limit="max_concurrent_runs",
+            )
+        self._lanes.check(request.session, request.lane)
+
+    # Executing
+
+    async def _execute(self, live: LiveRun, turn: asyncio.Future[None]) -> None:
+        closing: Sequence[Event] = ()
+        try:
+            await turn
+            live.executing = True
+            live.active_at = self._clock.monotonic()
+            outcome = await self._run_loop(live)
+        except asyncio.CancelledError:
+            outcome = live.interruption or Cancelled(reason="shutdown")
+        except UpstreamError as error:
+            outcome = outcome_of_failure(error, has_text=bool(live.recorder.transcript.text))
+        except StoreError as error:
+            outcome = Failed(reason="internal", message=error.message)
+        except Exception as error:
+            logger.exception("run %s failed inside", live.request.run)
+            outcome = Failed(reason="internal", message=f"{type(error).__name__}: {error}")
+        live.closing = True
+        self._meter.upstream_closed(live, self._clock.monotonic())
+        await live.recorder.settle()
+        closing = self._closing_events(live, outcome)
+        unsaved = await live.recorder.close(closing, outcome, live.request.input)
+        if unsaved is not None:
+            logger.error("run %s could not be saved yet: %s", live.request.run, live.recorder.failure)
+            self._unsaved[live.request.run] = unsaved
+        self._meter.run_ended(live)
+        self._forget(live)
+        await self._purge(live)
+
+    async def _run_loop(self, live: LiveRun) -> Outcome:
+        history = await self._history(live)
+        recorder, clock = live.recorder, self._clock
+        async with aclosing(Loop(self._agent, live.request, history, live.controls).events()) as events:
+            async for batch in events:
+                live.active_at = clock.monotonic()
+                if batch:
+                    last = batch[-1]
+                    if type(last) is RunEnded:
+                        return last.outcome
+                    recorder.append(batch)
+                    if recorder.is_full:
+                        await recorder.settle()
+        raise AssertionError("the loop ends with RunEnded")
+
+    async def _history(self, live: LiveRun) -> Sequence[Message]:
+        request = live.request
+        if not request.stored_history:
+            return request.history
+        try:
+            return await read_history(self._store, request)
+        except StoreError as error:
+            live.recorder.append([Warned(message=f"The stored history could not be read: {error.message}")])
+            return ()
+
+    def _closing_events(self, live: LiveRun, outcome: Outcome) -> Sequence[Event]:
+        keep_open = frozenset(tool.name for tool in live.request.client_tools)
+        return close_interrupted(live.recorder.pending_transcript(), outcome, keep_open)
+
+    def _forget(self, live: LiveRun) -> None:
+        self._live.pop(live.request.run, None)
+        self._lanes.leave(live)
+
+    async def _purge(self, live: LiveRun) -> None:
+        """`store: false`: nothing is kept. Readers that are still behind have the rest in memory."""
+        if live.request.ephemeral:
+            try:
+                await self._store.delete_run(live.request.run)
+            except StoreError as error:
+                logger.warning("run %s could not be deleted: %s", live.request.run, error)
+
+    # Reading
+
+    def live(self, run: RunId) -> LiveRun | None:
+        """The run, if it is going on here."""
+        return self._live.get(run)
+
+    def active_run(self, session: SessionId) -> RunId | None:
+        """The run that a session is busy with."""
+        holder = self._lanes.holder(session)
+        if holder is not None:
+            return holder.request.run
+        return next((run for run, live in self._live.items() if live.request.session == session), None)
+
+    @property
+    def executing(self) -> int:
+        """How many runs are executing; those that wait for their session and those that have ended do not count."""
+        return sum(1 for live in self._live.values() if live.executing or live.request.lane is None)
+
+    @property
+    def live_runs(self) -> Sequence[LiveRun]:
+        """Everything that is going on or waits."""
+        return tuple(self._live.values())
+
+    async def subscribe(self, run: RunId, after: EventNumber = BEFORE_FIRST) -> Subscription:
+        """Read a run's log after an event number, live or ended (R7).
+
+        Raises:
+            NotFoundError: there is no such run.
+        """
+        live = self._live.get(run)
+        if live is not None:
+            return live.subscribe(after, self._clock.monotonic)
+        if await self._store.get_run(run) is None:
+            raise NotFoundError(f"There is no run {run}.", code="run_not_found")
+        # It may have begun to be live only if another process started it; here it has ended.
+        return Subscription(run, self._store, None, after)
+
+    # Acting on a run
+
+    async def stop(self, run: RunId, why: Cancelled = Cancelled(reason="user")) -> bool:
+        """Interrupt a run and wait until what it had is saved (R5). False: there was nothing to stop."""
+        live = self._live.get(run)
+        if live is None:
+            if await self._store.get_run(run) is None:
+                raise NotFoundError(f"There is no run {run}.", code="run_not_found")
+            return False
+        stopped = live.interrupt(why, self._clock.monotonic())
+        await self._ended(live)
+        return stopped
+
+    async def _ended(self, live: LiveRun) -> None:
+        while not live.recorder.closed:
+            await live.recorder.grown()
+
+    def answer(self, run: RunId, call: CallId | None, approved: bool) -> CallId:
+        """Approve or deny a waiting call (R12).
+
+        Raises:
+            RequestError: nothing waits for an answer (409).
+        """
+        live = self._live.get(run)
+        answered = live.controls.questions.answer(call, approved) if live is not None else None
+        if answered is None:
+            raise RequestError(
+                f"Run {run} has no call that waits for approval" + (f" with id {call}." if call else "."),
+                status=409,
+                code="nothing_to_approve",
+            )
+        return answered
+
+    def steer(self, run: RunId, message: UserMessage) -> None:
+        """Let a message reach the model before its next turn (R13).
+
+        Raises:
+            RequestError: the run has ended (409).
+        """
+        live = self._live.get(run)
+        if live is None or live.closing or live.interruption is not None:
+            raise RequestError(f"Run {run} has ended; start a new one.", status=409, code="run_ended")
+        live.controls.steering.append(message)
+
+    # Limits, shutdown
+
+    async def _sweep(self) -> None:
+        limits = self._agent.limits
+        while True:
+            await self._clock.sleep(SWEEP_SECONDS)
+            now = self._clock.monotonic()
+            for live in self.live_runs:
+                if live.executing and now - live.began > limits.run_seconds:
+                    message = f"The run reached its limit of {limits.run_seconds:g} seconds (limits.run_seconds)."
+                    live.interrupt(Cancelled(reason="timeout", message=message), now)
+                elif live.executing and not live.controls.patient and now - live.active_at > limits.idle_seconds:
+                    message = f"Nothing happened for {limits.idle_seconds:g} seconds (limits.idle_seconds)."
+                    live.interrupt(Cancelled(reason="timeout", message=message), now)
+            if self._unsaved:
+                await self._save_again()
+
+    async def _save_again(self) -> None:
+        """Ends that the store could not take are tried again until it can."""
+        for run, unsaved in list(self._unsaved.items()):
+            try:
+                await self._store.end_run(run, unsaved.batch, unsaved.ending)
+            except LogConflictError:
+                del self._unsaved[run]
+            except StoreError:
+                return
+            else:
+                logger.info("run %s is saved now", run)
+                del self._unsaved[run]
+
+    def begin_shutdown(self) -> None:
+        """R9: take no new runs."""
+        self._closing = True
+
+    async def drain(self, grace_seconds: float) -> None:
+        """R9: let running work finish, then interrupt and save the rest."""
+        self.begin_shutdown()
+        tasks = [live.task for live in self.live_runs if live.task is not None]
+        if tasks and grace_seconds > 0:
+            await asyncio.wait(tasks, timeout=grace_seconds)
+        for live in self.live_runs:
+            live.interrupt(Cancelled(reason="shutdown"), self._clock.monotonic())
+        tasks = [live.task for live in self.live_runs if live.task is not None]
+        if tasks:
+            await asyncio.wait(tasks)
+
+    async def aclose(self) -> None:
+        """Interrupt and save everything, and leave no task behind."""
+        await self.drain(0)
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+            await asyncio.wait([self._sweeper])
+            self._sweeper = None
+        if self._unsaved:
+            await self._save_again()
+
+
+def _record(request: RunRequest, now: float) -> RunRecord:
+    return RunRecord(
+        id=request.run,
+        session=request.session,
+        surface=request.surface,
+        model=request.model,
+        created_at=now,
+        input=request.input,
+        parent=request.parent,
+        rooted=request.rooted,
+        instructions=request.instructions,
+        echo=request.echo,
+        ephemeral=request.ephemeral,
+        conversation=request.conversation,
+    )
+
+
+__all__ = ["HoldfastError", "Started", "Supervisor"]
