@@ -1,1 +1,30 @@
-"""Public fakes: a scripted provider, a scripted upstream, a clock moved by hand."""
+"""Public fakes: a scripted provider on a real socket, a scripted upstream in memory, a clock moved by hand.
+
+Above everything they stand in for; only tests, benchmarks and `--chaos` use them.
+"""
+
+from holdfast.testing.chaos import CHAOS_MODELS, chaos_reply, chaos_responder
+from holdfast.testing.clock import HurriedClock, ManualClock
+from holdfast.testing.faults import FAULTS, Fault, FaultName, parse_fault
+from holdfast.testing.provider import RecordedRequest, ScriptedProvider
+from holdfast.testing.upstream import ScriptedUpstream, says
+from holdfast.testing.wire import Reply, ScriptedCall, tool_call
+
+__all__ = [
+    "CHAOS_MODELS",
+    "FAULTS",
+    "Fault",
+    "FaultName",
+    "HurriedClock",
+    "ManualClock",
+    "RecordedRequest",
+    "Reply",
+    "ScriptedCall",
+    "ScriptedProvider",
+    "ScriptedUpstream",
+    "chaos_reply",
+    "chaos_responder",
+    "parse_fault",
+    "says",
+    "tool_call",
+]

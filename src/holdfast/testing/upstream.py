@@ -1,0 +1,107 @@
+"""A model in memory that says what it was told to say, batch by batch.
+
+Implements `Upstream` beside the HTTP one; sits on the port and the vocabulary, and opens no connection.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, Iterable, Sequence
+
+from holdfast.errors import UpstreamError
+from holdfast.events import Answered, Delta, TextAdded
+from holdfast.messages import Usage
+from holdfast.upstream.port import ModelCall
+
+Step = Sequence[Delta] | UpstreamError | asyncio.Event | float
+"""A batch to yield, an error to raise, an event to wait for, or seconds to wait. A turn that ends without
+`Answered` or an error just ends, as no real upstream does."""
+Turn = Iterable[Step] | UpstreamError
+
+
+_FEW = Usage(input_tokens=3, output_tokens=2)
+
+
+def says(text: str, *, usage: Usage = _FEW, model: str = "scripted") -> list[Step]:
+    """A turn of plain text, a word a batch."""
+    words: list[Step] = [[TextAdded(text=word)] for word in text.replace(" ", " \0").split("\0") if word]
+    return [*words, [Answered(finish="stop", model=model, usage=usage)]]
+
+
+class ScriptedUpstream:
+    """Plays one turn per call. Leaving `async with` complains about turns that nobody asked for."""
+
+    def __init__(self, turns: Iterable[Turn] = ()) -> None:
+        self._turns = deque(turns)
+        self.calls: list[ModelCall] = []
+        """What was asked, in order."""
+        self.open_streams = 0
+        self.closed_early = 0
+        """Streams that were closed before their turn was over."""
+        self.is_closed = False
+        self._changed = asyncio.Event()
+
+    async def __aenter__(self) -> "ScriptedUpstream":
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        await self.aclose()
+        if kind is None:
+            self.check_finished()
+
+    @property
+    def leftover(self) -> int:
+        """How many turns nobody has asked for."""
+        return len(self._turns)
+
+    def check_finished(self) -> None:
+        """Raise AssertionError when turns are left over or streams still open."""
+        assert not self._turns, f"The script has {len(self._turns)} turn(s) left that nobody asked for."
+        assert not self.open_streams, f"{self.open_streams} stream(s) were never closed."
+
+    def add(self, *turns: Turn) -> None:
+        """Play these next."""
+        self._turns.extend(turns)
+
+    async def asked(self, count: int = 1, seconds: float = 5.0) -> ModelCall:
+        """Wait until so many calls have come; the last of them.
+
+        Raises:
+            TimeoutError: they have not.
+        """
+        async with asyncio.timeout(seconds):
+            while len(self.calls) < count:
+                self._changed.clear()
+                await self._changed.wait()
+        return self.calls[count - 1]
+
+    async def stream(self, call: ModelCall) -> AsyncGenerator[Sequence[Delta], None]:
+        """Play the next turn."""
+        self.calls.append(call)
+        self._changed.set()
+        assert self._turns, f"The script has no turn for call {len(self.calls)} ({call.model})."
+        turn = self._turns.popleft()
+        if isinstance(turn, UpstreamError):
+            raise turn
+        self.open_streams += 1
+        whole = False
+        try:
+            for step in turn:
+                match step:
+                    case UpstreamError():
+                        whole = True
+                        raise step
+                    case asyncio.Event():
+                        await step.wait()
+                    case float() | int():
+                        await asyncio.sleep(step)
+                    case _:
+                        yield step
+            whole = True
+        finally:
+            self.open_streams -= 1
+            self.closed_early += not whole
+            self._changed.set()
+
+    async def aclose(self) -> None:
+        """Note that it was closed."""
+        self.is_closed = True
