@@ -16,6 +16,8 @@ class Lanes:
         self._max_queued = max_queued
         self._lanes: dict[SessionId, deque[tuple[LiveRun, asyncio.Future[None]]]] = {}
         """The first of each has the lane; the others wait in order."""
+        self.waiting = 0
+        """How many runs wait for their turn, on all sessions."""
 
     def check(self, session: SessionId, policy: str | None) -> None:
         """May a run join this session's lane now?
@@ -38,7 +40,7 @@ class Lanes:
                 limit="max_queued_per_session",
             )
 
-    def join(self, live: LiveRun, now: float) -> asyncio.Future[None]:
+    def join(self, live: LiveRun) -> asyncio.Future[None]:
         """Take a place; done when the lane is this run's. `replace` interrupts everybody before it."""
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if live.request.lane is None:
@@ -47,10 +49,12 @@ class Lanes:
         lane = self._lanes.setdefault(live.request.session, deque())
         if live.request.lane == "replace":
             for other, _ in lane:
-                other.interrupt(Cancelled(reason="replaced"), now)
+                other.interrupt(Cancelled(reason="replaced"))
         lane.append((live, turn))
         if len(lane) == 1:
             turn.set_result(None)
+        else:
+            self.waiting += 1
         return turn
 
     def leave(self, live: LiveRun) -> None:
@@ -59,6 +63,9 @@ class Lanes:
         if lane is None or live.request.lane is None:
             return
         was_first = lane[0][0] is live
+        if len(lane) > 1:
+            # Either one that waited goes, or the next one's wait is over.
+            self.waiting -= 1
         remaining = deque(place for place in lane if place[0] is not live)
         if not remaining:
             del self._lanes[live.request.session]

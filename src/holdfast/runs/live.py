@@ -1,9 +1,8 @@
 """A run that is going on: its task, its readers, and the reason it was interrupted. Sits on the recorder."""
 
 import asyncio
-from collections.abc import Callable
 
-from holdfast.events import RunEnded
+from holdfast.clock import Clock
 from holdfast.ids import BEFORE_FIRST, EventNumber
 from holdfast.outcomes import Cancelled
 from holdfast.runs.loop import Controls
@@ -16,23 +15,27 @@ from holdfast.store.port import RunLog
 class LiveRun:
     """One run in this process. The supervisor owns it."""
 
-    def __init__(self, request: RunRequest, recorder: Recorder, log: RunLog, created_at: float, now: float) -> None:
+    def __init__(self, request: RunRequest, recorder: Recorder, log: RunLog, clock: Clock) -> None:
         self.request = request
         self.recorder = recorder
         self.controls = Controls()
-        self.created_at = created_at
-        self.began = now
+        self.created_at = clock.now()
+        self.began = clock.monotonic()
         """Monotonic time at which it was created."""
-        self.active_at = now
+        self.active_at = self.began
         """Monotonic time of the last sign of life (U7)."""
         self.executing = False
         """False while it waits for its turn on the session (R11)."""
+        self.begun = False
+        """Its task has taken its first step: from here on it can be cancelled and will still be saved."""
         self.closing = False
+        self.first_delta_at: float | None = None
         self.interruption: Cancelled | None = None
         self.interrupted_at = 0.0
         self.task: asyncio.Task[None] | None = None
         self.readers = 0
         self._log = log
+        self._clock = clock
         self._grace: asyncio.TimerHandle | None = None
 
     @property
@@ -42,38 +45,35 @@ class LiveRun:
             return "queued"
         return "waiting_approval" if self.recorder.transcript.approvals else "running"
 
-    def interrupt(self, why: Cancelled, now: float) -> bool:
+    def interrupt(self, why: Cancelled) -> bool:
         """End it at once, wherever it is; the first reason counts. False: it has ended, or is ending."""
         if self.interruption is not None or self.closing:
             return False
         self.interruption = why
-        self.interrupted_at = now
-        if self.task is not None:
+        self.interrupted_at = self._clock.monotonic()
+        if self.task is not None and self.begun:
             self.task.cancel()
         return True
 
-    def subscribe(self, after: EventNumber = BEFORE_FIRST, clock: Callable[[], float] | None = None) -> Subscription:
+    def subscribe(self, after: EventNumber = BEFORE_FIRST) -> Subscription:
         """A new reader."""
         self.readers += 1
         if self._grace is not None:
             self._grace.cancel()
             self._grace = None
-        return Subscription(self.request.run, self._log, self.recorder, after, lambda: self._left(clock))
+        return Subscription(self.request.run, self._log, self.recorder, after, self._left)
 
-    def _left(self, clock: Callable[[], float] | None) -> None:
+    def _left(self) -> None:
         """R3: the last reader of an attached run takes the run along, at once or after its grace."""
         self.readers -= 1
         policy = self.request.on_disconnect
         if self.readers or policy == "continue" or self.closing:
             return
-        tail = self.recorder.tail
-        if tail and isinstance(tail[-1].events[-1], RunEnded):
-            return
-        loop = asyncio.get_running_loop()
-        now = clock or loop.time
         if policy == "cancel" or policy == 0:
-            self.interrupt(Cancelled(reason="client_disconnect"), now())
+            self._abandon()
         else:
-            self._grace = loop.call_later(
-                float(policy), lambda: self.readers or self.interrupt(Cancelled(reason="client_disconnect"), now())
-            )
+            self._grace = asyncio.get_running_loop().call_later(float(policy), self._abandon)
+
+    def _abandon(self) -> None:
+        if not self.readers:
+            self.interrupt(Cancelled(reason="client_disconnect"))

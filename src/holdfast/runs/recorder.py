@@ -132,44 +132,37 @@ class Recorder:
         return batches
 
     async def close(self, closing: Sequence[Event], outcome: Outcome, asked: Sequence[Message]) -> "Unsaved | None":
-        """End the log: what is still pending, `closing`, and `RunEnded`, saved with the messages in one transaction.
+        """End the log: `closing` and `RunEnded`, saved with the messages in one transaction.
 
         Never fails: where the store cannot save, the end is told as a failure, and what should have been saved is
         returned to be tried again.
         """
         await self.settle()
-        events = [*self._pending, *closing]
-        self._pending = []
+        told = self.transcript.messages(), self.transcript.text
+        events: list[Event] = list(closing)
         if self.failure is not None:
             events, outcome = [], _store_failed(self.failure)
         for event in events:
             self.transcript.add(event, self._clock.now())
-        ended = RunEnded(outcome=outcome, usage=self.transcript.usage)
-        unsaved = self._prepare([*events, ended], asked)
+        whole = self.transcript.messages(), self.transcript.text
+        unsaved = self._prepare(events, outcome, (*asked, *whole[0]), whole[1])
         try:
             await self._log.end_run(self.run, unsaved.batch, unsaved.ending)
         except StoreError as error:
+            # What could not be saved is not told, and what is saved later is what was told.
             self.failure = error
-            ended = RunEnded(outcome=_store_failed(error), usage=self.transcript.usage)
-            unsaved = self._prepare([ended], asked)
+            unsaved = self._prepare([], _store_failed(error), (*asked, *told[0]), told[1])
             self._tell(unsaved.batch)
             return unsaved
         self._tell(unsaved.batch)
         return None
 
-    def _prepare(self, events: list[Event], asked: Sequence[Message]) -> "Unsaved":
-        now = self._clock.now()
-        ended = events[-1]
-        assert isinstance(ended, RunEnded)
-        text = self.transcript.text
+    def _prepare(self, events: list[Event], outcome: Outcome, messages: tuple[Message, ...], text: str) -> "Unsaved":
+        now, usage = self._clock.now(), self.transcript.usage
         return Unsaved(
-            batch=Batch(self.end, now, events),
+            batch=Batch(self.end, now, [*events, RunEnded(outcome=outcome, usage=usage)]),
             ending=RunEnding(
-                outcome=ended.outcome,
-                usage=ended.usage,
-                ended_at=now,
-                messages=(*asked, *self.transcript.messages()),
-                text=text[:PREVIEW_CHARACTERS],
+                outcome=outcome, usage=usage, ended_at=now, messages=messages, text=text[:PREVIEW_CHARACTERS]
             ),
         )
 

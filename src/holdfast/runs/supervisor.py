@@ -11,7 +11,6 @@ from contextlib import aclosing
 from dataclasses import dataclass
 
 from holdfast.errors import (
-    HoldfastError,
     KeyConflictError,
     LimitReachedError,
     LogConflictError,
@@ -20,7 +19,7 @@ from holdfast.errors import (
     StoreError,
     UpstreamError,
 )
-from holdfast.events import Event, RunEnded, RunStarted, Warned
+from holdfast.events import CONTENT_DELTAS, Event, RunEnded, RunStarted, Steered, Warned
 from holdfast.ids import BEFORE_FIRST, CallId, EventNumber, RunId, SessionId
 from holdfast.messages import Message, UserMessage
 from holdfast.outcomes import Cancelled, Failed, Outcome
@@ -63,6 +62,7 @@ class Supervisor:
         self._lanes = Lanes(agent.limits.max_queued_per_session)
         self._live: dict[RunId, LiveRun] = {}
         self._unsaved: dict[RunId, Unsaved] = {}
+        self._to_purge: list[LiveRun] = []
         self._closing = False
         self._sweeper: asyncio.Task[None] | None = None
 
@@ -81,25 +81,22 @@ class Supervisor:
             if attached is not None:
                 return attached
         self._check_limits(request)
-        now = self._clock.now()
         recorder = Recorder(request.run, self._store, self._clock)
-        live = LiveRun(request, recorder, self._store, now, self._clock.monotonic())
+        live = LiveRun(request, recorder, self._store, self._clock)
         # Counted from here on, so that limits hold while the store is being asked.
         self._live[request.run] = live
-        turn = self._lanes.join(live, self._clock.monotonic())
+        turn = self._lanes.join(live)
         try:
-            reserved = await self._store.create_run(_record(request, now), key)
+            reserved = await self._store.create_run(_record(request, live.created_at), key)
         except BaseException:
             self._forget(live)
             raise
         if reserved is not None:
             self._forget(live)
             return await self._replay(reserved.run, reserved.fingerprint, key)
-        subscription = live.subscribe(clock=self._clock.monotonic)
+        subscription = live.subscribe()
         recorder.append([RunStarted(run=request.run, session=request.session, model=request.model)])
         live.task = asyncio.get_running_loop().create_task(self._execute(live, turn), name=request.run)
-        if live.interruption is not None:
-            live.task.cancel()
         if self._sweeper is None:
             self._sweeper = asyncio.get_running_loop().create_task(self._sweep(), name="sweeper")
         return Started(request.run, subscription, replayed=False)
@@ -127,12 +124,13 @@ class Supervisor:
     # Executing
 
     async def _execute(self, live: LiveRun, turn: asyncio.Future[None]) -> None:
-        closing: Sequence[Event] = ()
+        live.begun = True
         try:
-            await turn
+            if live.interruption is None:
+                await turn
             live.executing = True
             live.active_at = self._clock.monotonic()
-            outcome = await self._run_loop(live)
+            outcome = live.interruption or await self._run_loop(live)
         except asyncio.CancelledError:
             outcome = live.interruption or Cancelled(reason="shutdown")
         except UpstreamError as error:
@@ -145,14 +143,15 @@ class Supervisor:
         live.closing = True
         self._meter.upstream_closed(live, self._clock.monotonic())
         await live.recorder.settle()
-        closing = self._closing_events(live, outcome)
+        closing = _closing_events(live, outcome)
         unsaved = await live.recorder.close(closing, outcome, live.request.input)
         if unsaved is not None:
             logger.error("run %s could not be saved yet: %s", live.request.run, live.recorder.failure)
             self._unsaved[live.request.run] = unsaved
-        self._meter.run_ended(live)
+        self._meter.run_ended(live, self._clock.monotonic())
         self._forget(live)
-        await self._purge(live)
+        if live.request.ephemeral:
+            self._to_purge.append(live)
 
     async def _run_loop(self, live: LiveRun) -> Outcome:
         history = await self._history(live)
@@ -164,6 +163,8 @@ class Supervisor:
                     last = batch[-1]
                     if type(last) is RunEnded:
                         return last.outcome
+                    if live.first_delta_at is None and isinstance(last, CONTENT_DELTAS):
+                        live.first_delta_at = live.active_at
                     recorder.append(batch)
                     if recorder.is_full:
                         await recorder.settle()
@@ -179,21 +180,15 @@ class Supervisor:
             live.recorder.append([Warned(message=f"The stored history could not be read: {error.message}")])
             return ()
 
-    def _closing_events(self, live: LiveRun, outcome: Outcome) -> Sequence[Event]:
-        keep_open = frozenset(tool.name for tool in live.request.client_tools)
-        return close_interrupted(live.recorder.pending_transcript(), outcome, keep_open)
-
     def _forget(self, live: LiveRun) -> None:
         self._live.pop(live.request.run, None)
         self._lanes.leave(live)
 
-    async def _purge(self, live: LiveRun) -> None:
-        """`store: false`: nothing is kept. Readers that are still behind have the rest in memory."""
-        if live.request.ephemeral:
-            try:
-                await self._store.delete_run(live.request.run)
-            except StoreError as error:
-                logger.warning("run %s could not be deleted: %s", live.request.run, error)
+    async def _purge(self) -> None:
+        """`store: false`: nothing is kept once it has ended and been read."""
+        for live in [live for live in self._to_purge if not live.readers]:
+            await self._store.delete_run(live.request.run)
+            self._to_purge.remove(live)
 
     # Reading
 
@@ -211,7 +206,7 @@ class Supervisor:
     @property
     def executing(self) -> int:
         """How many runs are executing; those that wait for their session and those that have ended do not count."""
-        return sum(1 for live in self._live.values() if live.executing or live.request.lane is None)
+        return len(self._live) - self._lanes.waiting
 
     @property
     def live_runs(self) -> Sequence[LiveRun]:
@@ -226,22 +221,21 @@ class Supervisor:
         """
         live = self._live.get(run)
         if live is not None:
-            return live.subscribe(after, self._clock.monotonic)
+            return live.subscribe(after)
         if await self._store.get_run(run) is None:
             raise NotFoundError(f"There is no run {run}.", code="run_not_found")
-        # It may have begun to be live only if another process started it; here it has ended.
         return Subscription(run, self._store, None, after)
 
     # Acting on a run
 
-    async def stop(self, run: RunId, why: Cancelled = Cancelled(reason="user")) -> bool:
+    async def stop(self, run: RunId) -> bool:
         """Interrupt a run and wait until what it had is saved (R5). False: there was nothing to stop."""
         live = self._live.get(run)
         if live is None:
             if await self._store.get_run(run) is None:
                 raise NotFoundError(f"There is no run {run}.", code="run_not_found")
             return False
-        stopped = live.interrupt(why, self._clock.monotonic())
+        stopped = live.interrupt(Cancelled(reason="user"))
         await self._ended(live)
         return stopped
 
@@ -286,12 +280,15 @@ class Supervisor:
             for live in self.live_runs:
                 if live.executing and now - live.began > limits.run_seconds:
                     message = f"The run reached its limit of {limits.run_seconds:g} seconds (limits.run_seconds)."
-                    live.interrupt(Cancelled(reason="timeout", message=message), now)
+                    live.interrupt(Cancelled(reason="timeout", message=message))
                 elif live.executing and not live.controls.patient and now - live.active_at > limits.idle_seconds:
                     message = f"Nothing happened for {limits.idle_seconds:g} seconds (limits.idle_seconds)."
-                    live.interrupt(Cancelled(reason="timeout", message=message), now)
-            if self._unsaved:
+                    live.interrupt(Cancelled(reason="timeout", message=message))
+            try:
                 await self._save_again()
+                await self._purge()
+            except StoreError as error:
+                logger.warning("the store is not ready yet: %s", error)
 
     async def _save_again(self) -> None:
         """Ends that the store could not take are tried again until it can."""
@@ -299,12 +296,8 @@ class Supervisor:
             try:
                 await self._store.end_run(run, unsaved.batch, unsaved.ending)
             except LogConflictError:
-                del self._unsaved[run]
-            except StoreError:
-                return
-            else:
-                logger.info("run %s is saved now", run)
-                del self._unsaved[run]
+                logger.info("run %s was saved after all", run)
+            del self._unsaved[run]
 
     def begin_shutdown(self) -> None:
         """R9: take no new runs."""
@@ -317,7 +310,7 @@ class Supervisor:
         if tasks and grace_seconds > 0:
             await asyncio.wait(tasks, timeout=grace_seconds)
         for live in self.live_runs:
-            live.interrupt(Cancelled(reason="shutdown"), self._clock.monotonic())
+            live.interrupt(Cancelled(reason="shutdown"))
         tasks = [live.task for live in self.live_runs if live.task is not None]
         if tasks:
             await asyncio.wait(tasks)
@@ -329,8 +322,19 @@ class Supervisor:
             self._sweeper.cancel()
             await asyncio.wait([self._sweeper])
             self._sweeper = None
-        if self._unsaved:
+        try:
             await self._save_again()
+            await self._purge()
+        except StoreError:
+            logger.exception("%d runs could not be saved; they are closed at the next start", len(self._unsaved))
+
+
+def _closing_events(live: LiveRun, outcome: Outcome) -> list[Event]:
+    keep_open = frozenset(tool.name for tool in live.request.client_tools)
+    steering = live.controls.steering
+    # A message that was accepted and that no turn has seen is part of the conversation all the same (R13).
+    unseen = [Steered(message=message) for message in steering]
+    return [*close_interrupted(live.recorder.transcript, outcome, keep_open), *unseen]
 
 
 def _record(request: RunRequest, now: float) -> RunRecord:
@@ -344,10 +348,9 @@ def _record(request: RunRequest, now: float) -> RunRecord:
         parent=request.parent,
         rooted=request.rooted,
         instructions=request.instructions,
-        echo=request.echo,
+        echo={**request.echo, "client_tools": [tool.name for tool in request.client_tools]}
+        if request.client_tools
+        else request.echo,
         ephemeral=request.ephemeral,
         conversation=request.conversation,
     )
-
-
-__all__ = ["HoldfastError", "Started", "Supervisor"]

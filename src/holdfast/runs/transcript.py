@@ -95,7 +95,7 @@ class Transcript:
                 if self._turn is not None:
                     self._turn.add(event)
             case TurnCut():
-                pass
+                self._close_turn()
             case ToolCallDropped():
                 self.dropped.append(event)
                 self._turn_dropped = True

@@ -1,0 +1,57 @@
+"""What a run's model is shown of the past: the stored conversation, trimmed when asked (C13, P5-P7).
+
+Sits on the store's port.
+"""
+
+from collections.abc import Sequence
+
+from holdfast.ids import NodeId
+from holdfast.messages import AssistantMessage, Message, ToolMessage
+from holdfast.runs.request import RunRequest
+from holdfast.store.port import Store
+
+TRUNCATED_MESSAGES = 100
+
+
+async def read_history(store: Store, request: RunRequest) -> Sequence[Message]:
+    """The stored messages that a request's input follows.
+
+    Raises:
+        StoreUnavailableError: they cannot be read now.
+    """
+    node = await _newest(store, request)
+    messages = [] if node is None else [stored.message for stored in await store.path(node)]
+    messages = answer_open_calls(messages, request.input)
+    return trim(messages, TRUNCATED_MESSAGES) if request.truncate_history else messages
+
+
+async def _newest(store: Store, request: RunRequest) -> NodeId | None:
+    if request.parent is not None or request.rooted:
+        return request.parent
+    session = await store.get_session(request.session)
+    return session.head if session is not None else None
+
+
+def trim(messages: list[Message], keep: int) -> list[Message]:
+    """P7: the newest messages, beginning where no call is split from its result."""
+    if len(messages) <= keep:
+        return messages
+    start = len(messages) - keep
+    while start < len(messages) and isinstance(messages[start], ToolMessage):
+        start += 1
+    return messages[start:]
+
+
+def answer_open_calls(messages: list[Message], given: Sequence[Message]) -> list[Message]:
+    """Calls that were left to the client, and that it never answered, get an answer: providers insist on one."""
+    answered = {message.call_id for message in (*messages, *given) if isinstance(message, ToolMessage)}
+    whole: list[Message] = []
+    for message in messages:
+        whole.append(message)
+        if isinstance(message, AssistantMessage):
+            whole += [
+                ToolMessage(call_id=call.id, name=call.name, output="The client gave no result.", failed=True)
+                for call in message.tool_calls
+                if call.id not in answered
+            ]
+    return whole

@@ -1,0 +1,78 @@
+"""Figures about runs for /metrics (S10): counted from what the log and the supervisor know. Sits on live runs.
+
+The counters are prometheus-client's, in a registry of their own so that two servers in one process do not mix.
+"""
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from holdfast.outcomes import outcome_name, outcome_reason
+from holdfast.runs.live import LiveRun
+
+_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
+
+
+class Meter:
+    """All counters of one server."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.runs = Counter(
+            "holdfast_runs", "Runs that ended, by outcome and reason", ["outcome", "reason"], registry=self.registry
+        )
+        self.executing = Gauge("holdfast_runs_executing", "Runs that are executing", registry=self.registry)
+        self.dropped = Counter(
+            "holdfast_dropped_tool_calls", "Tool calls whose arguments never came whole", registry=self.registry
+        )
+        self.disconnects = Counter(
+            "holdfast_client_disconnects", "Runs whose last reader left before the end", registry=self.registry
+        )
+        self.first_token = Histogram(
+            "holdfast_time_to_first_token_seconds",
+            "From the start of a run to its first delta",
+            buckets=_SECONDS,
+            registry=self.registry,
+        )
+        self.upstream_close = Histogram(
+            "holdfast_time_to_upstream_close_seconds",
+            "From an interruption to the upstream connection closed",
+            buckets=_SECONDS,
+            registry=self.registry,
+        )
+        self.duration = Histogram(
+            "holdfast_run_duration_seconds", "How long runs took", ["outcome"], buckets=_SECONDS, registry=self.registry
+        )
+        self.tokens = Counter("holdfast_tokens", "Tokens as providers counted them", ["kind"], registry=self.registry)
+        self.tools = Counter("holdfast_tool_calls", "Tools carried out", ["tool", "result"], registry=self.registry)
+        self.replayed = Counter(
+            "holdfast_replayed_events", "Events sent from the log rather than live", registry=self.registry
+        )
+        self.commits = Histogram(
+            "holdfast_store_commit_seconds", "How long a commit took", buckets=_SECONDS, registry=self.registry
+        )
+
+    def stored(self, seconds: float, operations: int) -> None:
+        """A group of writes became durable."""
+        self.commits.observe(seconds)
+
+    def upstream_closed(self, live: LiveRun, now: float) -> None:
+        """The run's model call is over; if it was interrupted, that long ago."""
+        if live.interruption is not None:
+            self.upstream_close.observe(now - live.interrupted_at)
+            if live.interruption.reason == "client_disconnect":
+                self.disconnects.inc()
+
+    def run_ended(self, live: LiveRun, now: float) -> None:
+        """A run is over and told."""
+        transcript = live.recorder.transcript
+        if transcript.outcome is None:
+            return
+        name = outcome_name(transcript.outcome)
+        self.runs.labels(name, outcome_reason(transcript.outcome) or "").inc()
+        self.duration.labels(name).observe(now - live.began)
+        if live.first_delta_at is not None:
+            self.first_token.observe(live.first_delta_at - live.began)
+        self.dropped.inc(len(transcript.dropped))
+        self.tokens.labels("input").inc(transcript.usage.input_tokens)
+        self.tokens.labels("output").inc(transcript.usage.output_tokens)
+        for result in transcript.results.values():
+            self.tools.labels(result.name, "failed" if result.failed else "completed").inc()
