@@ -1,0 +1,121 @@
+"""Walking a tree and searching its files: used by the file tools, and run by them as a program of its own.
+
+A regular expression can take for ever, and while it does Python runs nothing else; so the searching is done in a
+process that can be killed. That process is started by file name and without site packages, for speed, so this module
+imports only the standard library, and nothing of ours.
+"""
+
+import json
+import os
+import re
+import stat
+import sys
+from collections.abc import Generator, Iterator
+from fnmatch import fnmatchcase
+from typing import Any, Final
+
+SKIPPED_DIRECTORIES: Final = frozenset({"node_modules", "__pycache__", "venv"})
+"""Not entered unless asked for, like all whose names begin with a dot."""
+MAX_FILE_BYTES: Final = 5_000_000
+MAX_LINE_CHARACTERS: Final = 2_000
+"""Longer lines are searched this far."""
+SHOWN_CHARACTERS: Final = 300
+_OPEN: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+def walk(directory: int, *, recursive: bool, hidden: bool) -> Generator[tuple[str, int, str, bool], None, None]:
+    """What is below a directory: relative path, descriptor of the parent, name, and whether it is a directory.
+
+    Symbolic links are named but not followed. Sorted, a directory before what is in it.
+    """
+    for root, directories, files, descriptor in os.fwalk(".", dir_fd=directory):
+        prefix = "" if root == "." else root.removeprefix("./") + "/"
+        below = {name for name in directories if hidden or not name.startswith(".")}
+        for name in sorted([*directories, *files]):
+            if hidden or not name.startswith("."):
+                yield prefix + name, descriptor, name, name in below
+        directories[:] = sorted(below if hidden else below - SKIPPED_DIRECTORIES) if recursive else []
+
+
+def matches(path: str, pattern: str) -> bool:
+    """Does a relative path match a glob? One without a slash is for names at any depth; `**` spans directories.
+
+    All ways to match are followed at once, so that no pattern takes long.
+    """
+    globs = pattern.removeprefix("./").strip("/").split("/")
+    if len(globs) == 1:
+        globs.insert(0, "**")
+    reached = _past_stars({0}, globs)
+    for part in path.split("/"):
+        step = set()
+        for at in reached:
+            if at < len(globs) and globs[at] == "**":
+                step.add(at)
+            elif at < len(globs) and fnmatchcase(part, globs[at]):
+                step.add(at + 1)
+        reached = _past_stars(step, globs)
+    return len(globs) in reached
+
+
+def _past_stars(reached: set[int], globs: list[str]) -> set[int]:
+    """`**` also stands for no directory at all."""
+    for at in sorted(reached):
+        while at < len(globs) and globs[at] == "**":
+            at += 1
+            reached.add(at)
+    return reached
+
+
+def search_file(name: str, directory: int, pattern: re.Pattern[str]) -> Iterator[tuple[int, str]]:
+    """The lines of a text file that match, with their numbers; nothing for what is no readable text file."""
+    try:
+        descriptor = os.open(name, _OPEN, dir_fd=directory)
+    except OSError:  # gone, a link, not ours to read: nothing is found there
+        return
+    with os.fdopen(descriptor, "rb") as file:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_FILE_BYTES:
+            return
+        content = file.read(MAX_FILE_BYTES)
+    if b"\0" in content[:8192]:
+        return
+    for number, line in enumerate(content.decode("utf-8", "replace").split("\n"), start=1):
+        found = pattern.search(line[:MAX_LINE_CHARACTERS])
+        if found:
+            # A match far along a line is shown with what is around it.
+            start = max(found.start() - SHOWN_CHARACTERS // 2, 0) if len(line) > SHOWN_CHARACTERS else 0
+            yield number, line[start : start + SHOWN_CHARACTERS].strip()
+
+
+def _files(asked: dict[str, Any]) -> Iterator[tuple[str, int, str]]:
+    """The files to search: what they are called, the descriptor of their directory, and their name in it."""
+    if asked["name"] != ".":
+        yield asked["shown"], asked["directory"], asked["name"]
+        return
+    for path, parent, name, is_directory in walk(asked["directory"], recursive=True, hidden=asked["hidden"]):
+        if not is_directory and (not asked["glob"] or matches(path, asked["glob"])):
+            yield asked["shown"] + path, parent, name
+
+
+def main() -> int:
+    """Search as the JSON in the first argument says, and print what is found as it is found."""
+    asked = json.loads(sys.argv[1])
+    try:
+        pattern = re.compile(asked["pattern"], re.IGNORECASE if asked["ignore_case"] else 0)
+    except (re.error, OverflowError, RecursionError) as error:
+        sys.stderr.write(f"The pattern is not a regular expression: {error}.")
+        return 2
+    left = asked["max_matches"]
+    for shown, parent, name in _files(asked):
+        for number, line in search_file(name, parent, pattern):
+            if left == 0:
+                sys.stdout.write(f"[stopped at {asked['max_matches']:,} matches; narrow the pattern, path or glob]\n")
+                return 0
+            left -= 1
+            sys.stdout.buffer.write(f"{shown}:{number}: {line}\n".encode("utf-8", "replace"))
+            sys.stdout.buffer.flush()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,93 @@
+"""All tools of an agent as one set, with bounds on what each may say and how long it may take (R10).
+
+Above the tool sets, which it knows by their port alone; below the runs. No tool lives here.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from typing import Any, Final
+
+from holdfast.errors import ConfigError, ToolError
+from holdfast.messages import ToolSpec
+from holdfast.tools.arguments import unknown_tool
+from holdfast.tools.output import cut, cut_line
+from holdfast.tools.port import ToolContext, ToolResult, Tools
+
+OVERTIME_SECONDS: Final = 5.0
+"""A tool that keeps the limit itself can say more about what it ended (a terminal: the output so far), so it gets the
+chance to."""
+LABEL_CHARACTERS: Final = 80
+
+
+class Toolbox:
+    """One set of tools made of many."""
+
+    def __init__(
+        self,
+        sets: Sequence[Tools],
+        *,
+        tool_seconds: float = 120.0,
+        max_output_bytes: int = 50_000,
+        overtime_seconds: float = OVERTIME_SECONDS,
+    ) -> None:
+        """Put them together.
+
+        Raises:
+            ConfigError: two sets have a tool of the same name.
+        """
+        self._sets = tuple(sets)
+        self._tool_seconds = tool_seconds
+        self._overtime_seconds = overtime_seconds
+        self._max_output_bytes = max_output_bytes
+        seen: set[str] = set()
+        for spec in (spec for tools in self._sets for spec in tools.specs()):
+            if spec.name in seen:
+                raise ConfigError(f"There are two tools named {spec.name!r}: turn off one of the sets they come from.")
+            seen.add(spec.name)
+
+    def specs(self) -> Sequence[ToolSpec]:
+        """The tools there are now, internal ones (`_name`) too."""
+        return [spec for spec, _ in self._tools().values()]
+
+    def label(self, name: str, arguments: dict[str, Any]) -> str:
+        """A few words for a person: `read_file README.md`."""
+        found = self._tools().get(name)
+        return cut_line(found[1].label(name, arguments) if found else name, LABEL_CHARACTERS)
+
+    async def call(self, name: str, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
+        """Carry one out, for at most `tool_seconds`, and cut what it says to `max_output_bytes`.
+
+        Raises:
+            ToolError: there is no such tool, it took too long, or it could not do it.
+        """
+        tools = self._tools()
+        found = tools.get(name)
+        if found is None:
+            raise unknown_tool(name, {known: None for known in tools if not known.startswith("_")})
+        try:
+            async with asyncio.timeout(self._tool_seconds + self._overtime_seconds) as limit:
+                result = await found[1].call(name, arguments, context)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            raise ToolError(
+                f"{name} took longer than {self._tool_seconds:g} seconds and was ended; what it had done stands."
+            ) from None
+        except ToolError as error:
+            raise ToolError(cut(error.message, self._max_output_bytes)) from error
+        return ToolResult(output=cut(result.output, self._max_output_bytes), failed=result.failed)
+
+    async def aclose(self) -> None:
+        """Close every set, each even if another fails to."""
+        async with AsyncExitStack() as closing:
+            for tools in self._sets:
+                closing.push_async_callback(tools.aclose)
+
+    def _tools(self) -> dict[str, tuple[ToolSpec, Tools]]:
+        """By name; where a set that changes gains a name that was taken, the earlier one keeps it."""
+        found: dict[str, tuple[ToolSpec, Tools]] = {}
+        for tools in self._sets:
+            for spec in tools.specs():
+                found.setdefault(spec.name, (spec, tools))
+        return found
