@@ -2,6 +2,7 @@
 
 HoldfastError
   ConfigError             a setting is wrong; names it
+  ListenError             the server's address cannot be listened on
   RequestError            a client asked for something it cannot have; knows its HTTP answer
     NotFoundError         there is no such run, session, response …
     LimitReachedError     a limit of the server is reached; says when to try again
@@ -10,6 +11,7 @@ HoldfastError
   UpstreamError           the model's side failed
     TransportLostError    the connection failed, stalled or ended early; may be tried again only before the first delta
       StreamStalledError  nothing came for too long (U14)
+      ProtocolError       what came is not the protocol's stream (U11)
     ProviderRefusedError  the provider answered, and the answer is no
     StreamingUnsupportedError  the provider cannot stream this model (U10)
   StoreError              the store's side failed
@@ -35,6 +37,10 @@ class ConfigError(HoldfastError):
     """A setting is wrong."""
 
     exit_code: ClassVar[int] = 2
+
+
+class ListenError(HoldfastError):
+    """The address cannot be listened on."""
 
 
 class RequestError(HoldfastError):
@@ -99,6 +105,10 @@ class TransportLostError(UpstreamError):
 
 class StreamStalledError(TransportLostError):
     """The model sent nothing for too long."""
+
+
+class ProtocolError(TransportLostError):
+    """The model's stream is not what its protocol says."""
 
 
 class ProviderRefusedError(UpstreamError):

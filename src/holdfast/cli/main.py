@@ -1,0 +1,88 @@
+"""The `holdfast` command: which commands there are.
+
+Above: nothing. Below: one module a command. Only the module of the command that was asked for is loaded, by its name
+in the list below, because the server's libraries take longer to load than `--help` may take.
+"""
+
+import importlib
+import os
+import sys
+from collections.abc import Callable
+from typing import Annotated, Final, NamedTuple
+
+import typer
+
+from holdfast import __version__
+from holdfast.errors import ConfigError, HoldfastError
+
+
+class Command(NamedTuple):
+    """A command and where it is written."""
+
+    name: str
+    module: str
+    """Has a function of the command's name, or a Typer app of that name when it has commands of its own."""
+    help: str
+
+
+COMMANDS: Final = (
+    Command("serve", "holdfast.cli.serve", "Start the server."),
+    Command("doctor", "holdfast.cli.doctor", "Look whether everything is in order, and say how to mend what is not."),
+)
+
+
+def make_app(chosen: str | None) -> typer.Typer:
+    """The command line, with the chosen command loaded and the others by name alone."""
+    app = typer.Typer(
+        name="holdfast",
+        help="An agent server behind the OpenAI API that tells the truth about every stream.",
+        no_args_is_help=True,
+        add_completion=False,
+        # Rich would double the time that --help takes, and its boxes do not paste well.
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+    )
+    app.callback()(_options)
+    for command in COMMANDS:
+        if command.name != chosen:
+            app.command(command.name, help=command.help)(_not_loaded)
+            continue
+        loaded: Callable[..., None] | typer.Typer = getattr(importlib.import_module(command.module), command.name)
+        if isinstance(loaded, typer.Typer):
+            app.add_typer(loaded, name=command.name, help=command.help)
+        else:
+            app.command(command.name, help=command.help)(loaded)
+    return app
+
+
+def main() -> None:
+    """Run the command that was asked for; a mistake of the user's is one sentence, not a stack trace."""
+    try:
+        make_app(sys.argv[1] if len(sys.argv) > 1 else None)()
+    except HoldfastError as error:
+        typer.echo(f"holdfast: {error.message}", err=True)
+        sys.exit(error.exit_code if isinstance(error, ConfigError) else 1)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:
+        # The reader of our output has left (`holdfast runs | head`); keep Python from complaining at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"holdfast {__version__}")
+        raise typer.Exit
+
+
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and leave.")
+    ] = False,
+) -> None:
+    del version
+
+
+def _not_loaded() -> None:
+    raise AssertionError("the command that runs is the one that was loaded")

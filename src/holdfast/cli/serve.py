@@ -1,0 +1,96 @@
+"""`holdfast serve`: start the server, say where it is, run it until a signal.
+
+Above: main. Below: startup, addresses, serving and the composition root. Nothing about requests lives here.
+"""
+
+import asyncio
+import logging
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Final, Literal
+
+import typer
+
+from holdfast.cli.addresses import make_url, open_listeners, require_key, resolve
+from holdfast.cli.serving import serve_until_signalled
+from holdfast.cli.startup import Startup, page_is_built, prepare
+from holdfast.config import Dialect
+from holdfast.server import open_server
+from holdfast.settings import database_path
+
+LogLevel = Literal["debug", "info", "warning", "error"]
+
+_EXAMPLE: Final = """-d '{"messages": [{"role": "user", "content": "Hello"}]}'"""
+
+
+def serve(
+    host: Annotated[
+        str | None, typer.Option(help="Address to listen on; others than loopback need an API key.")
+    ] = None,
+    port: Annotated[int | None, typer.Option(help="Port to listen on; 0 takes a free one.")] = None,
+    config: Annotated[Path | None, typer.Option(help="Settings file; else ./holdfast.toml.")] = None,
+    model: Annotated[str | None, typer.Option(help="provider/model of the default agent.")] = None,
+    dialect: Annotated[Dialect | None, typer.Option(help="Whose names are used on the wire.")] = None,
+    chaos: Annotated[bool, typer.Option("--chaos", help="Add a model that fails on request, to test clients.")] = False,
+    log_level: Annotated[LogLevel, typer.Option(help="How much is written to standard error.")] = "warning",
+) -> None:
+    """Start the server."""
+    flags = {"server.host": host, "server.port": port, "server.dialect": dialect, "model": model}
+    startup = prepare(flags, config)
+    _log_to_stderr(log_level)
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        runner.run(_serve(startup, chaos=chaos))
+
+
+async def _serve(startup: Startup, *, chaos: bool) -> None:
+    server_settings = startup.settings.server
+    addresses = resolve(server_settings.host)
+    require_key(server_settings, addresses)
+    # Before the store is opened: a second server on the same port must not touch the first one's runs.
+    listeners = open_listeners(addresses, server_settings.port)
+    url = make_url(server_settings.host, listeners[0].getsockname()[1])
+    async with open_server(
+        startup.settings, data_dir=startup.data_dir, environment=startup.environment, chaos=chaos
+    ) as server:
+        await serve_until_signalled(
+            server,
+            listeners,
+            grace_seconds=server_settings.shutdown_grace_seconds,
+            on_ready=lambda: _announce(startup, url),
+            on_stopping=lambda: typer.echo(
+                f"Stopping; running work has {server_settings.shutdown_grace_seconds:g} s. Again to stop at once.",
+                err=True,
+            ),
+        )
+
+
+def _announce(startup: Startup, url: str) -> None:
+    """Say where the server is; printed when it accepts connections, so that scripts can wait for it."""
+    settings = startup.settings
+    key = '-H "Authorization: Bearer $HOLDFAST_API_KEY" ' if settings.server.api_key else ""
+    typer.echo(f"Holdfast serves {url}")
+    typer.echo(f"  model  {settings.model} ({startup.because})")
+    typer.echo(f"  store  {database_path(settings.store, startup.data_dir) or 'in memory: gone when the server stops'}")
+    typer.echo(f"  page   {f'{url}/' if page_is_built() else 'not built; make page builds it'}")
+    typer.echo(f"  API    {url}/v1, described in {url}/openapi.json")
+    typer.echo(f"  try    curl {url}/v1/chat/completions {key}-H 'Content-Type: application/json' {_EXAMPLE}")
+    for warning in startup.loaded.warnings:
+        typer.echo(f"Warning: {warning}", err=True)
+    # A script that reads our output through a pipe waits for the first line.
+    sys.stdout.flush()
+
+
+def _log_to_stderr(level: LogLevel) -> None:
+    logging.basicConfig(
+        level=level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
+    if os.name == "nt":
+        return asyncio.new_event_loop
+    import uvloop
+
+    return uvloop.new_event_loop
