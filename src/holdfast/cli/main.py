@@ -27,7 +27,7 @@ class Command(NamedTuple):
 
 COMMANDS: Final = (
     Command("serve", "holdfast.cli.serve", "Start the server."),
-    Command("doctor", "holdfast.cli.doctor", "Look whether everything is in order, and say how to mend what is not."),
+    Command("doctor", "holdfast.cli.doctor", "Check the set-up, and say how to mend it."),
 )
 
 

@@ -152,7 +152,8 @@ def _bounds(info: inspect.IntType | inspect.FloatType) -> str:
     return f" over {info.gt}" if info.gt is not None else ""
 
 
-def suggest(name: str, names: Iterable[str]) -> str:
-    """`; did you mean "x"?`, or nothing when no name is near."""
-    near = difflib.get_close_matches(name, list(names), n=1, cutoff=0.6)
-    return f'; did you mean "{near[0]}"?' if near else ""
+def suggest(name: str, names: Iterable[str], *, prefix: str = "") -> str:
+    """`; did you mean "x"?`, or nothing when no name is near. A prefix that all have makes none of them nearer."""
+    bare = [known.removeprefix(prefix) for known in names]
+    near = difflib.get_close_matches(name.removeprefix(prefix), bare, n=1, cutoff=0.6)
+    return f'; did you mean "{prefix}{near[0]}"?' if near else ""

@@ -71,4 +71,5 @@ def unknown_variables(environment: Mapping[str, str], used: Collection[str]) -> 
     known = {*variable_names(), *OTHER_NAMES, *used}
     for name in sorted(environment):
         if name.startswith(PREFIX) and name not in known:
-            yield f"{name} is not a variable of Holdfast and does nothing{suggest(name, known) or '.'}"
+            advice = suggest(name, known - set(used), prefix=PREFIX) or "."
+            yield f"{name} is not a variable of Holdfast and does nothing{advice}"

@@ -1,0 +1,414 @@
+"""S8: where settings come from, and what is said about the wrong ones."""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from holdfast.config import Settings
+from holdfast.errors import ConfigError
+from holdfast.settings import Loaded, config_directory, data_directory, database_path, load_settings
+from holdfast.settings.shape import as_named_tables, as_table, fields_of, plain_keys
+from holdfast.settings.variables import variable_names
+
+EXAMPLE = Path(__file__).parents[2] / "holdfast.example.toml"
+KNOWN = ("openai", "anthropic", "ollama")
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    (tmp_path / "cwd").mkdir()
+    return tmp_path / "cwd"
+
+
+def load(
+    place: Path,
+    text: str | None = None,
+    *,
+    environment: Mapping[str, str] | None = None,
+    flags: Mapping[str, object] | None = None,
+) -> Loaded:
+    if text is not None:
+        (place / "holdfast.toml").write_text(text, encoding="utf-8")
+    everything = {"HOME": str(place.parent / "home"), **(environment or {})}
+    return load_settings(flags or {}, everything, None, place, known_providers=KNOWN)
+
+
+def complaint(place: Path, text: str | None = None, **others: Mapping[str, str]) -> str:
+    with pytest.raises(ConfigError) as raised:
+        load(place, text, **others)
+    assert raised.value.exit_code == 2
+    return raised.value.message
+
+
+class TestPrecedence:
+    def test_without_anything_the_defaults_stand(self, place: Path) -> None:
+        """S8: 127.0.0.1:8642."""
+        loaded = load(place)
+        assert loaded.settings == Settings()
+        assert (loaded.settings.server.host, loaded.settings.server.port) == ("127.0.0.1", 8642)
+        assert loaded == Loaded(settings=Settings(), path=None, warnings=(), sources={})
+
+    def test_flags_win_over_variables_and_these_over_the_file(self, place: Path) -> None:
+        """S8: flags, then HOLDFAST_* variables, then holdfast.toml, then defaults."""
+        loaded = load(
+            place,
+            'model = "openai/file"\n[server]\nhost = "10.0.0.1"\nport = 1\n[agent]\nmax_turns = 7\n',
+            environment={"HOLDFAST_MODEL": "openai/variable", "HOLDFAST_PORT": "2"},
+            flags={"server.port": 3, "server.host": None},
+        )
+        server = loaded.settings.server
+        assert (loaded.settings.model, server.host, server.port) == ("openai/variable", "10.0.0.1", 3)
+        assert loaded.settings.agent.max_turns == 7
+        assert loaded.sources == {
+            "model": "HOLDFAST_MODEL",
+            "server.host": f"{place / 'holdfast.toml'}, line 3",
+            "server.port": "--port",
+            "agent.max_turns": f"{place / 'holdfast.toml'}, line 6",
+        }
+        assert loaded.source_of("server.dialect") == "the default"
+
+    def test_the_file_is_the_named_one_then_the_one_here_then_the_users_own(self, place: Path) -> None:
+        named, own = place.parent / "named.toml", place.parent / "home/.config/holdfast/holdfast.toml"
+        own.parent.mkdir(parents=True)
+        own.write_text("[server]\nport = 3\n")
+        assert load(place).settings.server.port == 3
+        assert load(place, "[server]\nport = 2\n").settings.server.port == 2
+        named.write_text("[server]\nport = 1\n")
+        assert load(place, environment={"HOLDFAST_CONFIG": str(named)}).settings.server.port == 1
+        loaded = load_settings({}, {"HOLDFAST_CONFIG": "nowhere"}, named, place)
+        assert (loaded.path, loaded.settings.server.port) == (named, 1)
+
+    def test_every_key_with_a_fixed_name_has_a_variable(self, place: Path) -> None:
+        assert set(variable_names().values()) == set(plain_keys())
+        loaded = load(
+            place,
+            environment={
+                "HOLDFAST_STREAM_STALL_SECONDS": "2.5",
+                "HOLDFAST_LIMITS_RUN_SECONDS": "60",
+                "HOLDFAST_AGENT_APPROVAL": "ask",
+                "HOLDFAST_AGENT_TOOLS": "files, web",
+                "HOLDFAST_CORS_ORIGINS": "https://a.example,https://b.example",
+                "HOLDFAST_SERVER_STRICT_MODELS": "yes",
+                "HOLDFAST_STORE_URL": "memory:",
+                "HOLDFAST_FALLBACKS": "openai/a",
+                "HOLDFAST_WORKSPACE": "/srv",
+                "HOLDFAST_DIALECT": "hermes",
+            },
+        )
+        settings = loaded.settings
+        assert (settings.stream.stall_seconds, settings.limits.run_seconds) == (2.5, 60.0)
+        assert (settings.agent.approval, settings.agent.tools) == ("ask", ("files", "web"))
+        assert settings.server.cors_origins == ("https://a.example", "https://b.example")
+        assert (settings.server.strict_models, settings.server.dialect) == (True, "hermes")
+        assert (settings.store.url, settings.fallbacks) == ("memory:", ("openai/a",))
+        assert settings.agent.workspace == "/srv"
+        assert loaded.warnings == ()
+
+    def test_an_empty_variable_is_one_that_is_not_set(self, place: Path) -> None:
+        loaded = load(place, "[server]\nport = 9\n", environment={"HOLDFAST_PORT": "", "HOLDFAST_DIALECT": " "})
+        assert loaded.settings.server.port == 9
+        assert loaded.warnings == ()
+
+    def test_the_short_name_wins_over_the_long_one_and_says_so(self, place: Path) -> None:
+        loaded = load(place, environment={"HOLDFAST_PORT": "1", "HOLDFAST_SERVER_PORT": "2"})
+        assert loaded.settings.server.port == 1
+        assert loaded.warnings == ("HOLDFAST_SERVER_PORT and HOLDFAST_PORT set the same; HOLDFAST_PORT is used.",)
+
+
+class TestWrongValues:
+    @pytest.mark.parametrize("port", ["abc", "70000", "-1", "8.5"])
+    def test_a_bad_port_in_the_environment_is_passed_over_with_a_warning(self, place: Path, port: str) -> None:
+        """S8: the next source stands."""
+        loaded = load(place, "[server]\nport = 99\n", environment={"HOLDFAST_PORT": port})
+        assert loaded.settings.server.port == 99
+        assert loaded.warnings == (
+            f'HOLDFAST_PORT is "{port}"; it must be a whole number from 0 to 65535. It is passed over.',
+        )
+        assert load(place.parent, environment={"HOLDFAST_PORT": port}).settings.server.port == 8642
+
+    def test_any_other_bad_variable_is_an_error_that_names_it_and_what_is_allowed(self, place: Path) -> None:
+        """S8: a bad value is reported by name."""
+        said = complaint(place, environment={"HOLDFAST_DIALECT": "x", "HOLDFAST_STREAM_RETRIES": "many"})
+        assert said.splitlines() == [
+            'HOLDFAST_DIALECT is "x"; it must be one of "hermes", "holdfast", "nanobot" (it sets server.dialect).',
+            'HOLDFAST_STREAM_RETRIES is "many"; it must be a whole number from 0 to 20 (it sets stream.retries).',
+        ]
+
+    def test_a_bad_flag_is_named(self, place: Path) -> None:
+        """S8: a bad value is reported by name."""
+        with pytest.raises(ConfigError, match=r"^--port is 70000; it must be a whole number from 0 to 65535\.$"):
+            load(place, flags={"server.port": 70000})
+
+    @pytest.mark.parametrize(
+        ("text", "said"),
+        [
+            ('[server]\nport = "abc"', 'line 2: server.port: it is "abc"; it must be a whole number from 0 to 65535.'),
+            (
+                "[server]\n\nport = 70000",
+                "line 3: server.port: it is 70000; it must be a whole number from 0 to 65535.",
+            ),
+            ("server.port = true", "line 1: server.port: it is true; it must be a whole number from 0 to 65535."),
+            ("[stream]\nstall_seconds = 0", "line 2: stream.stall_seconds: it is 0; it must be a number over 0."),
+            ("[stream]\nstall_seconds = inf", "line 2: stream.stall_seconds: it is inf; it must be a number over 0."),
+            (
+                "[server]\nshutdown_grace_seconds = -1",
+                "line 2: server.shutdown_grace_seconds: it is -1; it must be a number, 0 or more.",
+            ),
+            ("[agent]\nmax_turns = 0", "line 2: agent.max_turns: it is 0; it must be a whole number, 1 or more."),
+            ("[server]\nstrict_models = 1", "line 2: server.strict_models: it is 1; it must be true or false."),
+            (
+                '[agent]\ntools = ["file"]',
+                'line 2: agent.tools: it is a list; it must be a list of "files", "mcp", "memory", "terminal", "web".',
+            ),
+            (
+                '[agent]\napproval = { terminal = "yes" }',
+                'line 2: agent.approval: it is { terminal = "yes" }; it must be one of "ask", "auto", "deny", '
+                'or a table whose values are one of "ask", "auto", "deny".',
+            ),
+            ("server = 1", "line 1: server: it is 1; it must be a table: [server]."),
+            ("mcp = []", "line 1: mcp: it is a list; it must be a table: [mcp.NAME]."),
+            ("[mcp]\nfiles = 1", "line 2: mcp.files: it is 1; it must be a table: [mcp.files]."),
+            ("[agent]\nprompt = 1979-05-27", "line 2: agent.prompt: it is a date; it must be a string."),
+        ],
+    )
+    def test_a_wrong_value_in_the_file_names_the_key_the_line_and_what_is_allowed(
+        self, place: Path, text: str, said: str
+    ) -> None:
+        """S8: a bad value is reported by name."""
+        assert complaint(place, text) == f"{place / 'holdfast.toml'}, {said}"
+
+    @pytest.mark.parametrize(
+        ("text", "said"),
+        [
+            ("[server]\nprot = 1", 'line 2: server.prot: there is no such key; did you mean "port"?'),
+            ("prompt = 'x'", "line 1: prompt: there is no such key; it belongs in [agent]."),
+            ("[agent]\nmodel = 'x'", "line 2: agent.model: there is no such key; it belongs above the first [table]."),
+            ("[sever]\nport = 1", 'line 1: sever: there is no such key; did you mean "server"?'),
+            (
+                "[mcp.files]\ncommand = ['x']\nzzz = 1",
+                "line 3: mcp.files.zzz: there is no such key. Known here: command, env, url, headers.",
+            ),
+        ],
+    )
+    def test_an_unknown_key_is_named_with_its_line_and_the_likely_one(self, place: Path, text: str, said: str) -> None:
+        """S8: a bad value is reported by name."""
+        assert complaint(place, text) == f"{place / 'holdfast.toml'}, {said}"
+
+    def test_all_mistakes_are_told_at_once(self, place: Path) -> None:
+        said = complaint(place, "x = 1\n[server]\ny = 2\n", environment={"HOLDFAST_STREAM_RETRIES": "z"})
+        assert len(said.splitlines()) == 3
+
+    @pytest.mark.parametrize(
+        ("text", "where"),
+        [
+            ("[server]\nport =\n", "line 2, column 7"),
+            ('model = "open\n', "line 1, column 14"),
+            ("[server]\nport = 1\nport = 2\n", "line 3, column 9"),
+            ('model = "open', "line 1, at the end of the file"),
+        ],
+    )
+    def test_what_is_not_toml_is_told_with_line_and_column(self, place: Path, text: str, where: str) -> None:
+        """S8: a bad value is reported by name."""
+        said = complaint(place, text)
+        assert said.startswith(f"{place / 'holdfast.toml'}, {where}: this is not valid TOML: ")
+        assert "(at " not in said
+
+    def test_a_file_that_cannot_be_read_is_named(self, place: Path) -> None:
+        (place / "holdfast.toml").write_bytes(b'model = "\xff"')
+        assert "is not UTF-8 text" in complaint(place)
+        with pytest.raises(ConfigError, match=r"missing\.toml cannot be read: No such file"):
+            load_settings({}, {}, Path("missing.toml"), place)
+        with pytest.raises(ConfigError, match=r"^HOLDFAST_CONFIG names gone\.toml, and there is no such file"):
+            load_settings({}, {"HOLDFAST_CONFIG": "gone.toml"}, None, place)
+
+    def test_an_unknown_variable_is_a_warning_with_the_likely_one(self, place: Path) -> None:
+        loaded = load(place, environment={"HOLDFAST_PROT": "1", "HOLDFAST_OLLAMA": "off", "HOLDFAST_ZZZ": "1"})
+        assert loaded.warnings == (
+            'HOLDFAST_PROT is not a variable of Holdfast and does nothing; did you mean "HOLDFAST_PORT"?',
+            "HOLDFAST_ZZZ is not a variable of Holdfast and does nothing.",
+        )
+
+    def test_a_secret_is_never_shown(self, place: Path) -> None:
+        text = '[server]\napi_key = ["s3cret"]\n[providers.openai]\napi_key = 12345\nheaders = { X = 12345 }\n'
+        said = complaint(place, text + '[mcp.x]\nenv = { T = 12345 }\ncommand = ["a"]\n')
+        assert len(said.splitlines()) == 4
+        assert "s3cret" not in said
+        assert "12345" not in said
+
+
+class TestLines:
+    def test_lines_are_found_around_long_strings_lists_and_quoted_keys(self, place: Path) -> None:
+        text = '''\
+# port = 1
+fallbacks = [
+  "openai/a", # ]
+  "openai/b",
+]
+[agent]
+prompt = """
+[server]
+port = 2 \\""" "
+"""
+workspace = \'\'\'
+[x'''  # the literal string goes on
+        text += "\n''' # '\n"
+        text += '[ providers . "my one" ]\nbase_url = "https://a.example" # [\nheaders."X = [".y = 1\nzzz = 1\r\n'
+        assert [line.partition(": ")[0].rpartition(" ")[2] for line in complaint(place, text).splitlines()] == [
+            "16",
+            "17",
+        ]
+
+
+class TestReferences:
+    def test_variables_in_strings_are_replaced(self, place: Path) -> None:
+        text = """
+[server]
+api_key = "${KEY}"
+port = "${PORT}"
+[agent]
+prompt = "a ${A} b $${A} $A"
+allow_private_hosts = ["${A}.example"]
+[mcp.one]
+command = ["run", "${A}"]
+env = { TOKEN = "${HOLDFAST_MY_TOKEN}" }
+"""
+        loaded = load(place, text, environment={"KEY": "k", "PORT": "99", "A": "x", "HOLDFAST_MY_TOKEN": "t"})
+        settings = loaded.settings
+        assert (settings.server.api_key, settings.server.port) == ("k", 99)
+        assert settings.agent.prompt == "a x b ${A} $A"
+        assert settings.agent.allow_private_hosts == ("x.example",)
+        assert (settings.mcp["one"].command, settings.mcp["one"].env) == (("run", "x"), {"TOKEN": "t"})
+        assert loaded.warnings == ()
+
+    def test_an_unset_variable_is_empty_with_a_warning_that_names_key_and_variable(self, place: Path) -> None:
+        loaded = load(place, '[server]\napi_key = "${KEY}"\nport = "${PORT}"\n')
+        assert loaded.settings == Settings()
+        where = place / "holdfast.toml"
+        assert loaded.warnings == (
+            f"{where}, line 2: server.api_key: KEY is not set, so ${{KEY}} is empty.",
+            f"{where}, line 3: server.port: PORT is not set, so ${{PORT}} is empty.",
+        )
+
+    def test_what_names_no_variable_is_left_with_a_warning(self, place: Path) -> None:
+        loaded = load(place, '[agent]\nprompt = "${my-key}"\n')
+        assert loaded.settings.agent.prompt == "${my-key}"
+        assert len(loaded.warnings) == 1
+        assert "agent.prompt" in loaded.warnings[0]
+
+
+class TestMeaning:
+    @pytest.mark.parametrize(
+        ("text", "said"),
+        [
+            ('model = "opnai/x"', 'line 1: model: there is no provider "opnai"; did you mean "openai"?'),
+            (
+                'model = "acme/x"',
+                'line 1: model: there is no provider "acme". '
+                "Known: anthropic, ollama, openai; or add [providers.acme].",
+            ),
+            (
+                'model = "gpt-5"',
+                'line 1: model: "gpt-5" names no provider; write provider/model, such as "openai/gpt-5".',
+            ),
+            ('fallbacks = ["acme/x"]', 'line 1: fallbacks: there is no provider "acme"'),
+            ('[models."acme/x"]', 'line 1: models."acme/x": there is no provider "acme"'),
+            (
+                '[models."openai/x"]\nfallbacks = ["acme/x"]',
+                'line 2: models."openai/x".fallbacks: there is no provider',
+            ),
+            (
+                '[providers.acme]\napi_key = "x"',
+                "line 1: providers.acme: acme is not a provider that Holdfast knows, so it needs a base_url.",
+            ),
+            ('[providers.acme]\nbase_url = "acme.example"', "line 2: providers.acme.base_url: it must be an address"),
+            ('[providers.demo]\nbase_url = "http://a"', "line 1: providers.demo: a provider cannot have this name"),
+            ("[mcp.x]", "line 1: mcp.x: it needs either a command"),
+            ('[mcp.x]\nurl = "http://a"\ncommand = ["a"]', "line 1: mcp.x: it needs either a command"),
+            ('[mcp.x]\nurl = "a"', "line 2: mcp.x.url: it must be an address"),
+            ('[server]\ncors_origins = ["*"]', 'line 2: server.cors_origins: "*" is no origin'),
+            ('[server]\ncors_origins = ["http://a/"]', 'line 2: server.cors_origins: "http://a/" is no origin'),
+            ('[store]\nurl = "mysql://x"', 'line 2: store.url: it must be "sqlite:////absolute/path.db"'),
+        ],
+    )
+    def test_what_cannot_work_is_told_with_its_line(self, place: Path, text: str, said: str) -> None:
+        """S8: a bad value is reported by name."""
+        assert complaint(place, text).startswith(f"{place / 'holdfast.toml'}, {said}")
+
+    def test_a_wrong_provider_in_a_variable_names_the_variable(self, place: Path) -> None:
+        """S8: a bad value is reported by name."""
+        assert complaint(place, environment={"HOLDFAST_MODEL": "acme/x"}).startswith("HOLDFAST_MODEL: model: there is")
+
+    def test_what_can_work_is_taken(self, place: Path) -> None:
+        text = """
+model = "acme/large"
+fallbacks = ["openai/a/b", "demo"]
+[server]
+cors_origins = ["https://a.example:8443", "chrome-extension://abc"]
+[providers.acme]
+base_url = "http://127.0.0.1:1/v1"
+[providers.openai]
+[models."acme/large"]
+fallbacks = ["ollama/x:1b"]
+[mcp.wiki]
+url = "https://wiki.example/mcp"
+"""
+        settings = load(place, text).settings
+        assert settings.model == "acme/large"
+        assert list(settings.providers) == ["acme", "openai"]
+        assert settings.models["acme/large"].fallbacks == ("ollama/x:1b",)
+
+
+class TestPlaces:
+    def test_data_and_configuration_follow_the_xdg_rules(self) -> None:
+        assert data_directory({"HOME": "/h"}) == Path("/h/.local/share/holdfast")
+        assert data_directory({"HOME": "/h", "XDG_DATA_HOME": "/d"}) == Path("/d/holdfast")
+        assert data_directory({"HOME": "/h", "XDG_DATA_HOME": "relative"}) == Path("/h/.local/share/holdfast")
+        assert data_directory({"HOME": "/h", "XDG_DATA_HOME": "/d", "HOLDFAST_DATA_DIR": "/x"}) == Path("/x")
+        assert data_directory({"HOME": "/h", "HOLDFAST_DATA_DIR": "~/x"}) == Path("/h/x")
+        assert config_directory({"HOME": "/h", "XDG_CONFIG_HOME": "/c"}) == Path("/c/holdfast")
+
+    def test_the_store_is_a_file_in_the_data_directory_unless_named(self) -> None:
+        def path(url: str) -> Path | None:
+            return database_path(msgspec.structs.replace(Settings().store, url=url), Path("/data"))
+
+        assert path("") == Path("/data/holdfast.db")
+        assert path("memory:") is None
+        assert path("sqlite:////srv/h.db") == Path("/srv/h.db")
+        assert path("sqlite:///h.db") == Path.cwd() / "h.db"
+
+
+class TestExample:
+    """holdfast.example.toml: a line `#key = value` is a setting, a line `# text` is prose."""
+
+    def test_every_key_is_documented_and_its_default_is_the_real_one(self, place: Path) -> None:
+        text = re.sub(r"^#(?=[\[a-z])", "", EXAMPLE.read_text(encoding="utf-8"), flags=re.MULTILINE)
+        loaded = load(place, text, environment={"EXAMPLE_API_KEY": "x", "WIKI_TOKEN": "x"})
+        assert loaded.warnings == ()
+        assert {".".join(key) for key in plain_keys()} - set(loaded.sources) == set()
+
+        default = Settings()
+        for key in plain_keys():
+            if key == ("agent", "tools"):
+                continue  # it has no value that means "not set"; the example shows what it amounts to
+            mine: object = loaded.settings
+            theirs: object = default
+            for part in key:
+                mine, theirs = getattr(mine, part), getattr(theirs, part)
+            assert mine == theirs, ".".join(key)
+
+    def test_every_key_of_a_provider_a_model_and_an_mcp_server_is_documented(self, place: Path) -> None:
+        text = re.sub(r"^#(?=[\[a-z])", "", EXAMPLE.read_text(encoding="utf-8"), flags=re.MULTILINE)
+        settings = load(place, text, environment={"EXAMPLE_API_KEY": "x", "WIKI_TOKEN": "x"}).settings
+        for table, annotation in fields_of(Settings).items():
+            if (shape := as_named_tables(annotation)) is not None:
+                entries: dict[str, msgspec.Struct] = getattr(settings, table)
+                for field in fields_of(shape):
+                    assert any(getattr(entry, field) for entry in entries.values()), f"{table}.NAME.{field}"
+            else:
+                assert as_table(annotation) or table in ("model", "fallbacks")
+
+    def test_as_it_stands_it_changes_nothing(self, place: Path) -> None:
+        assert load(place, EXAMPLE.read_text(encoding="utf-8")).settings == Settings()
