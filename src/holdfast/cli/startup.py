@@ -73,8 +73,8 @@ def choose_model(loaded: Loaded, environment: Mapping[str, str]) -> tuple[str, s
         if model := next(iter(provider.models), DEFAULT_MODELS.get(name)):
             return f"{name}/{model}", f"[providers.{name}] is configured"
     for name, model in DEFAULT_MODELS.items():
-        if environment.get(PROVIDERS[name].key_variable):
-            return f"{name}/{model}", f"{PROVIDERS[name].key_variable} is set"
+        if variable := next((each for each in PROVIDERS[name].key_variables if environment.get(each)), None):
+            return f"{name}/{model}", f"{variable} is set"
     if environment.get("HOLDFAST_OLLAMA") != "off" and (found := find_ollama_model()) is not None:
         return f"ollama/{found}", "a local Ollama answers"
     return DEMO_MODEL, "no provider is configured; this one is built in and works offline"
