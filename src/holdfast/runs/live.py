@@ -34,7 +34,7 @@ class LiveRun:
         self.interrupted_at = 0.0
         self.task: asyncio.Task[None] | None = None
         self.readers = 0
-        self._log = log
+        self.log = log
         self._clock = clock
         self._grace: asyncio.TimerHandle | None = None
 
@@ -61,7 +61,7 @@ class LiveRun:
         if self._grace is not None:
             self._grace.cancel()
             self._grace = None
-        return Subscription(self.request.run, self._log, self.recorder, after, self._left)
+        return Subscription(self.request.run, self.log, self.recorder, after, self._left)
 
     def _left(self) -> None:
         """R3: the last reader of an attached run takes the run along, at once or after its grace."""

@@ -51,4 +51,7 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     conversation: str | None = None
     truncate_history: bool = False
     """P7: at most the newest 100 messages."""
+    trace_parent: str = ""
+    """The caller's W3C trace context (`traceparent`), for S10."""
     echo: dict[str, Any] = {}
+    """Request parameters that an API repeats in its answers."""

@@ -32,6 +32,7 @@ from holdfast.runs.meter import Meter
 from holdfast.runs.recorder import Recorder, Unsaved
 from holdfast.runs.request import RunRequest
 from holdfast.runs.subscription import Subscription
+from holdfast.runs.tracing import Tracing
 from holdfast.store.port import Store
 from holdfast.store.records import IdempotencyKey, RunRecord
 
@@ -54,11 +55,12 @@ class Started:
 class Supervisor:
     """All runs of this process."""
 
-    def __init__(self, store: Store, agent: Agent, meter: Meter) -> None:
+    def __init__(self, store: Store, agent: Agent, meter: Meter, tracing: Tracing | None = None) -> None:
         self._store = store
         self._agent = agent
         self._clock = agent.clock
         self._meter = meter
+        self._tracing = tracing
         self._lanes = Lanes(agent.limits.max_queued_per_session)
         self._live: dict[RunId, LiveRun] = {}
         self._unsaved: dict[RunId, Unsaved] = {}
@@ -97,6 +99,8 @@ class Supervisor:
         subscription = live.subscribe()
         recorder.append([RunStarted(run=request.run, session=request.session, model=request.model)])
         live.task = asyncio.get_running_loop().create_task(self._execute(live, turn), name=request.run)
+        if self._tracing is not None:
+            self._tracing.follow(live)
         if self._sweeper is None:
             self._sweeper = asyncio.get_running_loop().create_task(self._sweep(), name="sweeper")
         return Started(request.run, subscription, replayed=False)
@@ -322,6 +326,8 @@ class Supervisor:
             self._sweeper.cancel()
             await asyncio.wait([self._sweeper])
             self._sweeper = None
+        if self._tracing is not None:
+            await self._tracing.aclose()
         try:
             await self._save_again()
             await self._purge()

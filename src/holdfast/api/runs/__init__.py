@@ -1,0 +1,1 @@
+"""The runs API (J1, J3)."""

@@ -1,0 +1,150 @@
+"""A run and its log in the runs API's words (J1): the log's own events, as they are.
+
+Sits on the vocabulary and the runs layer; knows no request.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from holdfast.errors import HoldfastError
+from holdfast.events import Batch, Event, RunEnded, TextAdded, event_name
+from holdfast.ids import EventNumber
+from holdfast.messages import Usage
+from holdfast.outcomes import Failed, Outcome, outcome_message, outcome_name, outcome_reason
+from holdfast.runs.live import LiveRun
+from holdfast.runs.transcript import Transcript
+from holdfast.store.records import RunRecord
+
+_encode = msgspec.json.encode
+
+
+class RunEventsEncoder:
+    """The log as server-sent events: `id:` is the event's number, `event:` its type."""
+
+    def __init__(self, after: EventNumber) -> None:
+        self._last = after
+
+    def begin(self) -> bytes:
+        """Something at once, so that whoever waits knows that it is connected."""
+        return b": attached\n"
+
+    def encode(self, batches: Sequence[Batch]) -> bytes:
+        """All events of some batches."""
+        frames: list[bytes] = []
+        for batch in batches:
+            at = b',"at":%.3f}\n\n' % batch.at
+            number = batch.first
+            for event in batch.events:
+                if type(event) is TextAdded:
+                    frames.append(b'id: %d\nevent: text.added\ndata: {"type":"text.added","text":' % number)
+                    frames.append(_encode(event.text))
+                    frames.append(at)
+                else:
+                    frames.append(_frame(number, event, at))
+                number = EventNumber(number + 1)
+            self._last = EventNumber(number - 1)
+        return b"".join(frames)
+
+    def quiet(self) -> bytes:
+        """Nothing has come for a while."""
+        return b": keepalive\n"
+
+    def fail(self, error: HoldfastError) -> bytes:
+        """The log cannot be read on: an end that no client takes for success, and that is not in the log."""
+        ended = RunEnded(outcome=Failed(reason="internal", message=error.message))
+        return b"event: run.ended\ndata: " + _encode(ended) + b"\n\n"
+
+
+def _frame(number: int, event: Event, at: bytes) -> bytes:
+    return b"id: %d\nevent: %s\ndata: %s%s" % (number, event_name(event).encode(), _encode(event)[:-1], at)
+
+
+def encode_usage(usage: Usage) -> dict[str, int]:
+    """Token counts."""
+    return {
+        "input_tokens": usage.input_tokens,
+        "output_tokens": usage.output_tokens,
+        "total_tokens": usage.total_tokens,
+        "cached_tokens": usage.cached_tokens,
+        "reasoning_tokens": usage.reasoning_tokens,
+    }
+
+
+def encode_outcome(outcome: Outcome | None) -> dict[str, Any]:
+    """How it ended, in three keys; all null while it has not."""
+    if outcome is None:
+        return {"outcome": None, "reason": None, "message": None}
+    return {
+        "outcome": outcome_name(outcome),
+        "reason": outcome_reason(outcome),
+        "message": outcome_message(outcome),
+    }
+
+
+def encode_live(live: LiveRun) -> dict[str, Any]:
+    """A run that is going on."""
+    transcript = live.recorder.transcript
+    return {
+        **_run(live.request.run, live.status),
+        **encode_outcome(None),
+        "session_id": live.request.session,
+        "model": transcript.model or live.request.model,
+        "surface": live.request.surface,
+        "created_at": live.created_at,
+        "ended_at": None,
+        "usage": encode_usage(transcript.usage),
+        "text": transcript.text,
+        "events": live.recorder.end,
+        "approvals": [
+            {
+                "call_id": approval.call_id,
+                "tool": approval.name,
+                "arguments": approval.arguments,
+                "expires_at": approval.expires_at,
+            }
+            for approval in transcript.approvals.values()
+        ],
+        "metadata": live.request.echo.get("metadata") or {},
+    }
+
+
+def encode_record(record: RunRecord) -> dict[str, Any]:
+    """A run that has ended, or that a crash has cut off and no start has closed yet."""
+    return {
+        **_run(record.id, outcome_name(record.outcome) if record.outcome else "running"),
+        **encode_outcome(record.outcome),
+        "session_id": record.session,
+        "model": record.model,
+        "surface": record.surface,
+        "created_at": record.created_at,
+        "ended_at": record.ended_at,
+        "usage": encode_usage(record.usage),
+        "text": record.text,
+        "events": record.events,
+        "approvals": [],
+        "metadata": record.echo.get("metadata") or {},
+    }
+
+
+def encode_tools(transcript: Transcript) -> list[dict[str, Any]]:
+    """The server's tools that a run has used."""
+    tools: list[dict[str, Any]] = []
+    for tool in transcript.tools:
+        result = transcript.results.get(tool.call_id)
+        tools.append(
+            {
+                "call_id": tool.call_id,
+                "tool": tool.name,
+                "label": tool.label,
+                "status": "running" if result is None else "failed" if result.failed else "completed",
+                "executed": None if result is None else result.executed,
+                "seconds": None if result is None else result.seconds,
+            }
+        )
+    return tools
+
+
+def _run(run: str, status: str) -> dict[str, Any]:
+    return {"id": run, "run_id": run, "object": "run", "status": status}

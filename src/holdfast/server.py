@@ -1,0 +1,149 @@
+"""The composition root: settings become a store, models, tools, a supervisor and an application.
+
+The only module that knows all concrete classes. Above: the `holdfast` command and tests. Nothing is decided here that a
+part could decide for itself.
+"""
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from starlette.types import ASGIApp
+
+from holdfast import __version__
+from holdfast.api.app import make_app
+from holdfast.api.dialects import DIALECTS
+from holdfast.api.service import Service
+from holdfast.clock import SystemClock
+from holdfast.config import Settings, ToolSet
+from holdfast.runs.approvals import ApprovalPolicy
+from holdfast.runs.loop import Agent
+from holdfast.runs.meter import Meter
+from holdfast.runs.recovery import recover
+from holdfast.runs.supervisor import Supervisor
+from holdfast.runs.upkeep import Upkeep
+from holdfast.settings import database_path
+from holdfast.store.memory import MemoryStore
+from holdfast.store.port import Store
+from holdfast.store.sqlite import SqliteStore
+from holdfast.testing.chaos import CHAOS_MODELS, chaos_responder
+from holdfast.testing.provider import ScriptedProvider
+from holdfast.tools.files import FileTools
+from holdfast.tools.mcp import McpTools
+from holdfast.tools.memory import MemoryTools
+from holdfast.tools.port import Tools
+from holdfast.tools.terminal import TerminalTools
+from holdfast.tools.toolbox import Toolbox
+from holdfast.tools.web import WebTools
+from holdfast.upstream.providers import Provider
+from holdfast.upstream.router import ModelRouter
+from holdfast.web.routes import page_routes
+
+DEFAULT_TOOLS: tuple[ToolSet, ...] = ("files", "web", "memory", "mcp")
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A server that is open: serve its `app`, then drain it."""
+
+    app: ASGIApp
+    service: Service
+
+    def begin_shutdown(self) -> None:
+        """R9: take no new runs."""
+        self.service.supervisor.begin_shutdown()
+
+    async def drain(self, grace_seconds: float) -> None:
+        """R9: let running work finish, then interrupt and save the rest."""
+        await self.service.supervisor.drain(grace_seconds)
+
+
+@asynccontextmanager
+async def open_server(
+    settings: Settings, *, data_dir: Path, environment: Mapping[str, str], chaos: bool = False
+) -> AsyncIterator[Server]:
+    """Open everything, in an order that can be closed backwards.
+
+    Raises:
+        ConfigError, StoreUnavailableError: it cannot start; the message says what to mend.
+    """
+    clock = SystemClock()
+    async with AsyncExitStack() as stack:
+        meter = Meter()
+        store = await _open_store(settings, data_dir, meter)
+        stack.push_async_callback(store.aclose)
+        await recover(store, clock)
+        upkeep = Upkeep(store, settings.store, clock)
+        stack.push_async_callback(upkeep.aclose)
+        providers = [await _open_chaos(stack)] if chaos else []
+        router = ModelRouter(settings, environment, providers=providers, clock=clock)
+        stack.push_async_callback(router.aclose)
+        mcp = McpTools(settings.mcp)
+        tools = Toolbox(
+            _tool_sets(settings, store, environment, mcp),
+            tool_seconds=settings.agent.tool_seconds,
+            max_output_bytes=settings.agent.max_tool_output_bytes,
+        )
+        stack.push_async_callback(tools.aclose)
+        agent = Agent(
+            settings=settings.agent,
+            limits=settings.limits,
+            policy=ApprovalPolicy(settings.agent.approval),
+            upstream=router,
+            tools=tools,
+            clock=clock,
+        )
+        supervisor = Supervisor(store, agent, meter)
+        stack.push_async_callback(supervisor.aclose)
+        service = Service(
+            settings=settings,
+            store=store,
+            supervisor=supervisor,
+            router=router,
+            dialect=DIALECTS[settings.server.dialect],
+            extra_models=tuple(CHAOS_MODELS) if chaos else (),
+            mcp=mcp,
+            meter=meter,
+            clock=clock,
+            version=__version__,
+            started_at=clock.now(),
+        )
+        yield Server(make_app(service, page=page_routes()), service)
+
+
+async def _open_store(settings: Settings, data_dir: Path, meter: Meter) -> Store:
+    path = database_path(settings.store, data_dir)
+    if path is None:
+        return MemoryStore()
+    store = await SqliteStore.open(path)
+    store.on_commit = meter.stored
+    return store
+
+
+async def _open_chaos(stack: AsyncExitStack) -> Provider:
+    """T6: a provider on loopback that fails on request, over real sockets."""
+    provider = await stack.enter_async_context(ScriptedProvider(chaos_responder))
+    return Provider(name="chaos", protocol="chat_completions", base_url=provider.base_url)
+
+
+def _tool_sets(settings: Settings, store: Store, environment: Mapping[str, str], mcp: McpTools) -> list[Tools]:
+    agent = settings.agent
+    chosen = agent.tools
+    if chosen is None:
+        # The demo model only does as it is told, so whoever tries it out sees the terminal at work too.
+        chosen = (*DEFAULT_TOOLS, "terminal") if settings.model.partition("/")[0] == "demo" else DEFAULT_TOOLS
+    workspace = Path(agent.workspace).expanduser()
+    sets: dict[ToolSet, Tools] = {
+        "files": FileTools(workspace, max_output_bytes=agent.max_tool_output_bytes),
+        "terminal": TerminalTools(
+            workspace,
+            environment,
+            max_seconds=agent.tool_seconds,
+            max_output_bytes=agent.max_tool_output_bytes,
+        ),
+        "web": WebTools(allow_private_hosts=agent.allow_private_hosts),
+        "memory": MemoryTools(store),
+        "mcp": mcp,
+    }
+    return [sets[name] for name in dict.fromkeys(chosen)]
