@@ -1,0 +1,74 @@
+"""Every promise of docs/contract.md has a test that names it, and every test that names one names a real one."""
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+TESTS = Path(__file__).parent
+CONTRACT = TESTS.parent / "docs" / "contract.md"
+ID = re.compile(r"\b[URCPSJWT]\d+\b")
+OPENING = re.compile(r"(?:[URCPSJWT]\d+(?:, | and |; |/)?)+(?=[:.])")
+"""`R6:` or `U8, U9:` at the start of a docstring."""
+
+NOT_YET = frozenset(
+    """
+    U1 U2 U3 U4 U5 U6 U7 U8 U9 U10 U11 U14 U15 U16 U17
+    R14
+    C1 C2 C3 C4 C5 C6 C7 C8 C9 C10 C12 C13 C14 C15 C16 C17 C18
+    P1 P2 P3 P4 P5 P6 P7 P8 P9 P10 P11
+    S1 S2 S3 S4 S5 S6 S7 S9 S10 S11
+    J1 J2 J3
+    W1 W2 W3
+    T1 T2 T3 T4 T5 T6
+    """.split()
+)
+"""Promises that no test names yet. It may only shrink: one that has a test must leave."""
+
+
+@cache
+def promised() -> frozenset[str]:
+    return frozenset(re.findall(r"^- ([URCPSJWT]\d+)\. ", CONTRACT.read_text(encoding="utf-8"), flags=re.MULTILINE))
+
+
+def claims() -> Iterator[tuple[str, str]]:
+    """Each id that a test's docstring opens with, and where."""
+    for path in sorted(TESTS.rglob("test_*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or not node.name.startswith("test_"):
+                continue
+            if (opening := OPENING.match(ast.get_docstring(node) or "")) is not None:
+                for claimed in ID.findall(opening[0]):
+                    yield claimed, f"{path.relative_to(TESTS)}::{node.name}"
+
+
+def test_the_contract_has_its_sections() -> None:
+    assert {promise[0] for promise in promised()} == set("URCPSJWT")
+    assert len(promised()) > 80
+
+
+def test_every_promise_that_a_test_names_exists() -> None:
+    assert [f"{claimed} in {where}" for claimed, where in claims() if claimed not in promised()] == []
+
+
+def test_every_promise_has_a_test() -> None:
+    tested = {claimed for claimed, _ in claims()}
+    print("Not yet:", ", ".join(sorted(NOT_YET)) or "nothing")
+    assert sorted(promised() - tested - NOT_YET) == [], "promises without a test"
+    assert sorted(NOT_YET & tested) == [], "these have a test now: take them out of NOT_YET"
+    assert sorted(NOT_YET - promised()) == [], "NOT_YET names what was never promised"
+
+
+def test_every_contract_test_names_its_promise() -> None:
+    """A test in tests/contract without an id proves nothing that anyone can look up."""
+    named = {where for _, where in claims()}
+    silent = [
+        where
+        for path in sorted((TESTS / "contract").rglob("test_*.py"))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.name.startswith("test_")
+        and (where := f"{path.relative_to(TESTS)}::{node.name}") not in named
+    ]
+    assert silent == []

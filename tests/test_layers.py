@@ -1,0 +1,144 @@
+"""The layers point one way: read from the imports themselves, so that an edge that points up is printed by name."""
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+SOURCE = Path(__file__).parents[1] / "src"
+
+VOCABULARY = {"ids", "errors", "messages", "outcomes", "events", "clock", "config", "settings", "__init__"}
+LOWEST = {"vocabulary"}
+PARTS = {"upstream", "store", "tools"}
+MAY_IMPORT = {
+    "vocabulary": set(),
+    "upstream": LOWEST,
+    "store": LOWEST,
+    "tools": LOWEST,
+    "runs": LOWEST | PARTS,
+    "web": LOWEST,
+    "api": LOWEST | PARTS | {"runs"},
+    # The composition root is the one module that knows everyone; chaos mode serves a scripted provider.
+    "server": LOWEST | PARTS | {"runs", "web", "api", "testing"},
+    "client": LOWEST | PARTS | {"runs", "api", "server"},
+    "cli": LOWEST | PARTS | {"runs", "web", "api", "server", "client", "testing"},
+    "testing": LOWEST | PARTS | {"runs", "web", "api", "server", "client"},
+    "__main__": {"cli"},
+}
+SEEN_FROM_RUNS = {
+    "holdfast.upstream.port",
+    "holdfast.upstream.fold",
+    "holdfast.store.port",
+    "holdfast.store.records",
+    "holdfast.tools.port",
+}
+"""Runs know the ports of what they use, and never a concrete class."""
+LOADS_BY_NAME = {"holdfast.cli.main"}
+"""`holdfast --help` must not load the server; nothing else may load our modules late."""
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(SOURCE).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def layer_of(module: str) -> str:
+    first = (module.split(".")[1:] or ["__init__"])[0]
+    return "vocabulary" if first in VOCABULARY else first
+
+
+@cache
+def trees() -> dict[str, ast.Module]:
+    return {module_name(path): ast.parse(path.read_text(encoding="utf-8")) for path in SOURCE.rglob("*.py")}
+
+
+def imports_of(module: str, tree: ast.AST) -> Iterator[tuple[str, ast.stmt]]:
+    """Our own modules that a tree imports; a name imported from a package may be a module of it."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Import():
+                for alias in node.names:
+                    if alias.name.split(".")[0] == "holdfast":
+                        yield alias.name, node
+            case ast.ImportFrom():
+                assert node.level == 0, f"{module}, line {node.lineno}: a relative import"
+                if node.module and node.module.split(".")[0] == "holdfast":
+                    for alias in node.names:
+                        full = f"{node.module}.{alias.name}"
+                        yield (full if full in trees() else node.module), node
+
+
+def loads_ours_by_name(node: ast.AST) -> bool:
+    """`import_module` of anything but a name that is plainly somebody else's."""
+    match node:
+        case ast.Call(
+            func=ast.Attribute(attr="import_module" | "__import__") | ast.Name(id="import_module" | "__import__"),
+            args=[first, *_],
+        ):
+            return not (isinstance(first, ast.Constant) and not str(first.value).startswith("holdfast"))
+        case _:
+            return False
+
+
+def edges() -> dict[str, set[str]]:
+    return {
+        module: {target for target, _ in imports_of(module, tree) if target in trees()} - {module}
+        for module, tree in trees().items()
+    }
+
+
+def test_no_module_imports_up_a_layer_or_across() -> None:
+    unknown = {module for module in trees() if layer_of(module) not in MAY_IMPORT}
+    assert unknown == set(), "a module of no layer: give it one in this file"
+    wrong = [
+        f"{module} -> {target}"
+        for module, targets in edges().items()
+        for target in sorted(targets)
+        if layer_of(target) != layer_of(module) and layer_of(target) not in MAY_IMPORT[layer_of(module)]
+    ]
+    assert wrong == []
+
+
+def test_runs_know_only_the_ports_of_what_they_use() -> None:
+    wrong = [
+        f"{module} -> {target}"
+        for module, targets in edges().items()
+        if layer_of(module) == "runs"
+        for target in sorted(targets)
+        if layer_of(target) in PARTS and target not in SEEN_FROM_RUNS
+    ]
+    assert wrong == []
+
+
+def test_there_are_no_import_cycles() -> None:
+    graph = edges()
+    done: set[str] = set()
+
+    def visit(module: str, trail: tuple[str, ...]) -> None:
+        assert module not in trail, "a cycle: " + " -> ".join((*trail[trail.index(module) :], module))
+        if module not in done:
+            for target in sorted(graph[module]):
+                visit(target, (*trail, module))
+            done.add(module)
+
+    for module in graph:
+        visit(module, ())
+
+
+def test_our_own_modules_are_imported_at_the_top() -> None:
+    """Heavy libraries of others may be imported late; ours may not, because that is how cycles are hidden."""
+    late = [
+        f"{module}, line {node.lineno}: {target}"
+        for module, tree in trees().items()
+        for function in ast.walk(tree)
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
+        for target, node in imports_of(module, function)
+    ]
+    assert late == []
+    by_name = {module for module, tree in trees().items() for node in ast.walk(tree) if loads_ours_by_name(node)}
+    assert by_name <= LOADS_BY_NAME
+
+
+def test_every_module_says_what_it_is_for() -> None:
+    silent = [module for module, tree in trees().items() if not ast.get_docstring(tree)]
+    assert silent == []
