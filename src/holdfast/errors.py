@@ -126,6 +126,8 @@ class ProviderRefusedError(UpstreamError):
         self.status = status
         self.code = code
         self.retry_after_seconds = retry_after_seconds
+        self.in_stream = False
+        """It came inside an answer that had begun with 200: final at once, whatever its status (U9)."""
 
 
 class StreamingUnsupportedError(UpstreamError):

@@ -1,0 +1,65 @@
+"""Other models to ask when one has failed for good before anybody saw anything (U15).
+
+The router puts it on top of its single models; opens no connection.
+"""
+
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
+from typing import Final
+
+import msgspec
+
+from holdfast.errors import ProviderRefusedError, UpstreamError
+from holdfast.events import Delta, FellBack
+from holdfast.upstream.failures import CONTEXT_LENGTH_EXCEEDED
+from holdfast.upstream.port import ModelCall, Upstream
+from holdfast.upstream.retry import is_visible
+
+_BAD_REQUESTS: Final = frozenset({400, 413, 422})
+
+
+def is_worth_another_model(error: UpstreamError) -> bool:
+    """Could another model do better? Not when the request itself is what is wrong."""
+    match error:
+        case ProviderRefusedError():
+            return error.status not in _BAD_REQUESTS and error.code != CONTEXT_LENGTH_EXCEEDED
+        case _:
+            return True
+
+
+class FallbackUpstream:
+    """Asks the call's own model, then those that `fallbacks_of` names for it."""
+
+    def __init__(self, inner: Upstream, fallbacks_of: Callable[[str], Sequence[str]]) -> None:
+        self._inner = inner
+        self._fallbacks_of = fallbacks_of
+
+    def stream(self, call: ModelCall) -> AsyncGenerator[Sequence[Delta], None]:
+        """Ask one model after the other until one has something to show."""
+        fallbacks = self._fallbacks_of(call.model)
+        return self._stream_any(call, (call.model, *fallbacks)) if fallbacks else self._inner.stream(call)
+
+    async def _stream_any(self, call: ModelCall, models: Sequence[str]) -> AsyncGenerator[Sequence[Delta], None]:
+        first: UpstreamError | None = None
+        for place, model in enumerate(models):
+            delivered = False
+            try:
+                async with aclosing(self._inner.stream(msgspec.structs.replace(call, model=model))) as batches:
+                    async for batch in batches:
+                        delivered = delivered or is_visible(batch)
+                        yield batch
+                return
+            except UpstreamError as error:
+                if delivered:
+                    raise
+                first = first or error
+                if place + 1 == len(models) or not is_worth_another_model(error):
+                    if error is first:
+                        raise
+                    raise first from error
+                message = error.message
+            yield [FellBack(from_model=model, to_model=models[place + 1], error=message)]
+
+    async def aclose(self) -> None:
+        """Close the inner one."""
+        await self._inner.aclose()

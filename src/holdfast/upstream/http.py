@@ -1,0 +1,310 @@
+"""Asking a provider over HTTP: the only module that opens connections to models (U14, U16, U17).
+
+Posts what a codec encodes, feeds it what comes, and turns every way a connection can fail into an error of the tree.
+A call that is not over when its reader leaves has its connection cut at once. Retries and fallback sit above; what the
+bytes mean is the codec's business.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Sequence
+from typing import Final, Protocol, TypeVar, runtime_checkable
+from urllib.parse import urlsplit
+
+import aiohttp
+import msgspec
+
+from holdfast import __version__
+from holdfast.config import StreamSettings
+from holdfast.errors import (
+    ProtocolError,
+    ProviderRefusedError,
+    StreamStalledError,
+    TransportLostError,
+    UpstreamError,
+)
+from holdfast.events import Answered, Delta
+from holdfast.upstream.codec import Codec, Decoder
+from holdfast.upstream.connections import Watchdog, make_session, take_unread
+from holdfast.upstream.port import ModelCall
+from holdfast.upstream.providers import Provider
+
+AFTER_FINISH_SECONDS: Final = 5.0
+"""How long the terminator and the usage may take once the finish reason has come. The answer is whole without them."""
+PARTING_SECONDS: Final = 1.0
+"""How long the end of a finished body may take; until it comes the connection cannot be used again."""
+MAX_ERROR_BYTES: Final = 64 * 1024
+MAX_ANSWER_BYTES: Final = 64 * 1024 * 1024
+
+_LOST: Final = (aiohttp.ClientError, OSError, UpstreamError)
+"""All that reading a response can raise; UpstreamError is what the watchdog puts there."""
+_E = TypeVar("_E", bound=UpstreamError)
+
+
+@runtime_checkable
+class LenientCodec(Protocol):
+    """A codec whose protocol has a second, more forgiving form (U11)."""
+
+    def make_lenient_decoder(self, call: ModelCall) -> Decoder:
+        """For a body that the strict decoder could not make sense of."""
+        ...
+
+
+class HttpUpstream:
+    """One provider. Takes `provider/model` or the bare model's name, and answers as `provider/model`."""
+
+    def __init__(
+        self,
+        provider: Provider,
+        codec: Codec,
+        settings: StreamSettings,
+        *,
+        make_session: Callable[[], aiohttp.ClientSession] = make_session,
+    ) -> None:
+        self._provider = provider
+        self._codec = codec
+        self._settings = settings
+        self._make_session = make_session
+        self._session: aiohttp.ClientSession | None = None
+        self._url = f"{provider.base_url}/{codec.path.lstrip('/')}"
+        self._who = f"{provider.name} ({provider.host})"
+        self._timeout = aiohttp.ClientTimeout(total=None, connect=settings.connect_seconds)
+        self._partings: dict[aiohttp.ClientResponse, asyncio.TimerHandle] = {}
+        """Finished answers whose bodies have not ended yet."""
+
+    async def stream(self, call: ModelCall) -> AsyncGenerator[Sequence[Delta], None]:
+        """Ask for a stream, and yield what each read brings."""
+        call = self._own(call)
+        settings = self._settings
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + settings.first_byte_seconds
+        response = await self._ask(call, deadline, stream=True)
+        watchdog = Watchdog(response, deadline - loop.time(), self._late())
+        whole = False
+        try:
+            if response.content_type.endswith("json"):
+                # Asked to stream, and it answered in one piece; that is an answer too.
+                yield self._parse_answer(await self._read_whole(response, watchdog), call)
+                return
+            content = response.content
+            decoder = self._codec.make_decoder(call)
+            lenient = self._codec if isinstance(self._codec, LenientCodec) else None
+            kept: list[bytes] = []
+            frames = 0
+            while True:
+                lost: UpstreamError | None = None
+                watchdog.is_waiting = True
+                try:
+                    data = await content.readany()
+                except _LOST as error:
+                    lost = self._lost(error)
+                    data = take_unread(content)
+                watchdog.is_waiting = False
+                over = lost is not None or not data
+                deltas, failure = _advance(decoder, data, over=over)
+                if lenient is not None:
+                    kept.append(data)
+                    if not deltas and isinstance(failure, ProtocolError):
+                        decoder = lenient.make_lenient_decoder(call)
+                        deltas, failure = _advance(decoder, b"".join(kept), over=over)
+                        lenient = None
+                    elif deltas:
+                        lenient = None
+                if deltas or decoder.frames != frames:
+                    if decoder.done:
+                        whole = failure is None
+                        deltas = self._named(deltas, call)
+                    elif decoder.finished:
+                        watchdog.allow(min(AFTER_FINISH_SECONDS, settings.stall_seconds), self._silence())
+                    elif frames == 0:
+                        watchdog.allow(settings.stall_seconds, self._silence())
+                    frames = decoder.frames
+                    yield deltas
+                    watchdog.heard_at = loop.time()
+                if failure is not None:
+                    is_loss = lost is not None and isinstance(failure, TransportLostError)
+                    raise lost if lost is not None and is_loss else self._refused(failure)
+                if decoder.done:
+                    return
+        finally:
+            watchdog.close()
+            self._part(response, whole=whole)
+
+    async def plain(self, call: ModelCall) -> AsyncGenerator[Sequence[Delta], None]:
+        """Ask for a plain answer, and yield it as one batch."""
+        call = self._own(call)
+        loop = asyncio.get_running_loop()
+        # Nothing comes before the whole answer is made: silence is all there is to measure.
+        deadline = loop.time() + max(self._settings.first_byte_seconds, self._settings.stall_seconds)
+        response = await self._ask(call, deadline, stream=False)
+        watchdog = Watchdog(response, self._settings.stall_seconds, self._silence())
+        try:
+            body = await self._read_whole(response, watchdog)
+        finally:
+            watchdog.close()
+            self._part(response)
+        yield self._parse_answer(body, call)
+
+    async def aclose(self) -> None:
+        """Drop every connection."""
+        while self._partings:
+            response, parting = self._partings.popitem()
+            parting.cancel()
+            response.close()
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+    def _own(self, call: ModelCall) -> ModelCall:
+        own = call.model.removeprefix(f"{self._provider.name}/")
+        return call if own == call.model else msgspec.structs.replace(call, model=own)
+
+    def _silence(self) -> str:
+        return f"{self._who} sent nothing for {self._settings.stall_seconds:g} seconds."
+
+    def _late(self) -> str:
+        return f"{self._who} did not begin to answer in time."
+
+    async def _ask(self, call: ModelCall, deadline: float, *, stream: bool) -> aiohttp.ClientResponse:
+        """Post the call; a response is 2xx, everything else is raised with its connection closed."""
+        if self._session is None:
+            self._session = self._make_session()
+        headers = {
+            "Content-Type": "application/json",
+            "Accept": "text/event-stream" if stream else "application/json",
+            "Accept-Encoding": "identity",  # a compressor on the way would hold tokens back
+            "User-Agent": f"holdfast/{__version__}",
+            **self._codec.headers(self._provider.api_key),
+            **self._provider.headers,
+        }
+        body = self._codec.encode_request(call, stream=stream)
+        try:
+            async with asyncio.timeout_at(deadline):
+                response = await self._session.post(
+                    self._url, data=body, headers=headers, timeout=self._timeout, allow_redirects=False
+                )
+        except aiohttp.ConnectionTimeoutError:
+            seconds = self._settings.connect_seconds
+            raise StreamStalledError(f"No connection to {self._who} within {seconds:g} seconds.") from None
+        except TimeoutError:
+            raise StreamStalledError(self._late()) from None
+        except (aiohttp.ClientError, OSError) as error:
+            raise self._lost(error) from error
+        if response.status >= 300:
+            raise await self._error_of(response)
+        return response
+
+    async def _error_of(self, response: aiohttp.ClientResponse) -> UpstreamError:
+        watchdog = Watchdog(response, AFTER_FINISH_SECONDS, self._silence())
+        body = b""
+        try:
+            while len(body) < MAX_ERROR_BYTES and (data := await response.content.readany()):
+                body += data
+        except _LOST:
+            # The status says enough; what came of the explanation is kept.
+            body += take_unread(response.content)
+        finally:
+            watchdog.close()
+            self._part(response)
+        if response.status < 400:
+            where = urlsplit(response.headers.get("Location", "")).netloc or "another address"
+            return ProviderRefusedError(
+                f"{self._who} redirects to {where}; redirects are not followed with a key. "
+                f"Set providers.{self._provider.name}.base_url to the right address.",
+                status=response.status,
+            )
+        retry_after = response.headers.get("Retry-After")
+        milliseconds = response.headers.get("Retry-After-Ms", "")
+        if milliseconds.isdecimal():
+            retry_after = str(int(milliseconds) / 1000)
+        return self._without_key(self._codec.parse_error(response.status, body[:MAX_ERROR_BYTES], retry_after))
+
+    async def _read_whole(self, response: aiohttp.ClientResponse, watchdog: Watchdog) -> bytes:
+        pieces: list[bytes] = []
+        size = 0
+        watchdog.allow(self._settings.stall_seconds, self._silence())
+        try:
+            while data := await response.content.readany():
+                pieces.append(data)
+                size += len(data)
+                watchdog.heard_at = asyncio.get_running_loop().time()
+                if size > MAX_ANSWER_BYTES:
+                    raise ProtocolError(f"{self._who} sent an answer of more than {MAX_ANSWER_BYTES} bytes.")
+        except (aiohttp.ClientError, OSError) as error:
+            raise self._lost(error) from error
+        return b"".join(pieces)
+
+    def _parse_answer(self, body: bytes, call: ModelCall) -> list[Delta]:
+        try:
+            return self._named(self._codec.parse_answer(body, call), call)
+        except UpstreamError as error:
+            raise self._refused(error) from None
+
+    def _named(self, deltas: Sequence[Delta], call: ModelCall) -> list[Delta]:
+        """What the answer is called: the name by which it was asked for, whatever alias the provider reports."""
+        name = f"{self._provider.name}/{call.model}"
+        return [
+            msgspec.structs.replace(delta, model=name) if isinstance(delta, Answered) else delta for delta in deltas
+        ]
+
+    def _refused(self, error: UpstreamError) -> UpstreamError:
+        """An error that came inside a 2xx answer."""
+        if isinstance(error, ProviderRefusedError):
+            error.in_stream = True
+        return self._without_key(error)
+
+    def _without_key(self, error: _E) -> _E:
+        key = self._provider.api_key
+        if key and key in error.message:
+            error.message = error.message.replace(key, "[key]")
+            error.args = (error.message,)
+        return error
+
+    def _lost(self, error: BaseException) -> UpstreamError:
+        """Why a connection failed, in a sentence without addresses that could hold a secret."""
+        match error:
+            case UpstreamError():
+                return error
+            case aiohttp.ClientConnectorDNSError():
+                return TransportLostError(f"The host of {self._who} was not found.")
+            case aiohttp.ClientConnectorCertificateError():
+                return TransportLostError(f"The certificate of {self._who} is not trusted: {error.certificate_error}")
+            case aiohttp.ClientConnectorSSLError():
+                return TransportLostError(f"No secure connection to {self._who}: {error.os_error}")
+            case aiohttp.ClientConnectorError():
+                reason = error.os_error.strerror or type(error.os_error).__name__
+                return TransportLostError(f"Could not connect to {self._who}: {reason}.")
+            case aiohttp.ClientPayloadError():
+                return TransportLostError(f"The connection to {self._who} was lost in the middle of the answer.")
+            case aiohttp.ServerDisconnectedError():
+                return TransportLostError(f"{self._who} closed the connection without an answer.")
+            case aiohttp.ClientResponseError():
+                return ProtocolError(f"What {self._who} answered is not HTTP: {error.message.splitlines()[0]}")
+            case OSError() if error.strerror:
+                return TransportLostError(f"The connection to {self._who} was lost: {error.strerror}.")
+            case _:
+                return TransportLostError(f"The connection to {self._who} was lost ({type(error).__name__}).")
+
+    def _part(self, response: aiohttp.ClientResponse, *, whole: bool = False) -> None:
+        """Back to the pool if the answer is whole and its body ends soon, else cut (U17)."""
+        if not whole or response.connection is None:
+            response.close()
+            return
+        # The last frame often comes a moment before the end of the body; nobody has to wait for that.
+        loop = asyncio.get_running_loop()
+        parting = loop.call_later(PARTING_SECONDS, self._give_up, response)
+        self._partings[response] = parting
+
+    def _give_up(self, response: aiohttp.ClientResponse) -> None:
+        del self._partings[response]
+        response.close()
+
+
+def _advance(decoder: Decoder, data: bytes, *, over: bool) -> tuple[list[Delta], UpstreamError | None]:
+    """What these bytes, and the end of the body if it is over, add; and whether it failed."""
+    deltas = decoder.feed(data)
+    if over and not decoder.done and decoder.failure is None:
+        try:
+            deltas += decoder.end()
+        except UpstreamError as error:
+            return deltas, error
+    return deltas, decoder.failure

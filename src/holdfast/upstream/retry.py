@@ -1,0 +1,99 @@
+"""Trying again, before anybody has seen anything (U8, U9, U12).
+
+Wraps one model's upstream. Once a content delta has been handed on, every error passes through untouched. Waits on
+the injected clock only; opens no connection.
+"""
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from random import Random
+from typing import Final
+
+from msgspec.structs import replace
+
+from holdfast.clock import Clock
+from holdfast.errors import ProviderRefusedError, TransportLostError, UpstreamError
+from holdfast.events import CONTENT_DELTAS, Answered, Delta, UpstreamRetried
+from holdfast.upstream.port import ModelCall, Upstream
+
+BASE_SECONDS: Final = 0.5
+CAP_SECONDS: Final = 8.0
+RETRY_AFTER_CAP_SECONDS: Final = 30.0
+"""A provider that asks for more patience than this is out of order for this call: its error is the answer."""
+
+
+def is_transient(error: UpstreamError) -> bool:
+    """May the same call, asked again, go better?"""
+    match error:
+        case TransportLostError():
+            return True
+        case ProviderRefusedError(in_stream=False, status=int() as status):
+            return status == 429 or status >= 500
+        case _:
+            return False
+
+
+class RetryingUpstream:
+    """Makes a failed try again, up to `retries` more times, as long as nothing had been delivered."""
+
+    def __init__(self, inner: Upstream, retries: int, clock: Clock, random: Random) -> None:
+        self._inner = inner
+        self._retries = retries
+        self._clock = clock
+        self._random = random
+
+    async def stream(self, call: ModelCall) -> AsyncGenerator[Sequence[Delta], None]:
+        """Ask, and ask again."""
+        first: UpstreamError | None = None
+        attempt = 0
+        while True:
+            attempt += 1
+            delivered = False
+            held: list[Delta] = []
+            try:
+                async with aclosing(self._inner.stream(call)) as batches:
+                    async for batch in batches:
+                        if delivered:
+                            yield batch
+                        elif is_visible(batch):
+                            delivered = True
+                            yield [*held, *batch] if held else batch
+                        else:
+                            # What nobody can see yet (sealed reasoning, say) would stand twice if this try failed.
+                            told = [
+                                replace(delta, attempt=attempt) for delta in batch if isinstance(delta, UpstreamRetried)
+                            ]
+                            held += (delta for delta in batch if not isinstance(delta, UpstreamRetried))
+                            yield told
+                if held:
+                    yield held
+                return
+            except UpstreamError as error:
+                if delivered:
+                    raise
+                first = first or error
+                wait = self._wait_seconds(error, attempt)
+                if attempt > self._retries or not is_transient(error) or wait is None:
+                    if error is first:
+                        raise
+                    raise first from error
+                message = error.message
+            yield [UpstreamRetried(model=call.model, attempt=attempt, error=message, wait_seconds=wait)]
+            await self._clock.sleep(wait)
+
+    def _wait_seconds(self, error: UpstreamError, attempt: int) -> float | None:
+        """Full jitter, so that many callers of a provider in trouble do not come back together; None: too long."""
+        wait = self._random.uniform(0.0, min(CAP_SECONDS, BASE_SECONDS * 2.0 ** (attempt - 1)))
+        asked = error.retry_after_seconds if isinstance(error, ProviderRefusedError) else None
+        if asked is None:
+            return wait
+        return None if asked > RETRY_AFTER_CAP_SECONDS else max(wait, asked)
+
+    async def aclose(self) -> None:
+        """Close the inner one."""
+        await self._inner.aclose()
+
+
+def is_visible(batch: Sequence[Delta]) -> bool:
+    """Has it anything that a user can see, or the end of the turn?"""
+    return any(isinstance(delta, (*CONTENT_DELTAS, Answered)) for delta in batch)
