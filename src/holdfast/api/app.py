@@ -1,0 +1,49 @@
+"""The HTTP application: the routes of every surface under the middleware that all of them share.
+
+Routing is Starlette's; streams, errors and middleware are ours. The composition root above hands in the service and
+the page's routes.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.routing import BaseRoute
+
+from holdfast.api.middleware import EnvelopeMiddleware, KeyMiddleware, OriginMiddleware
+from holdfast.api.problems import answer_error, answer_http_error
+from holdfast.api.service import Service
+from holdfast.errors import HoldfastError
+
+ROUTES: Final[tuple[BaseRoute, ...]] = ()
+
+
+def make_app(service: Service, *, page: Sequence[BaseRoute] = ()) -> Starlette:
+    """The ASGI application. Mounts into any other.
+
+    Args:
+        service: the running server.
+        page: the web page's static files; they need no key.
+    """
+    server = service.settings.server
+    app = Starlette(
+        routes=[*ROUTES, *page],
+        middleware=[
+            Middleware(EnvelopeMiddleware),
+            Middleware(
+                OriginMiddleware,
+                origins=server.cors_origins,
+                dialect=service.dialect,
+                host=server.host,
+                has_key=bool(server.api_key),
+            ),
+            Middleware(KeyMiddleware, key=server.api_key, page=page),
+        ],
+        exception_handlers={HoldfastError: answer_error, HTTPException: answer_http_error},
+    )
+    # A path with a slash too many is an unknown path, not a redirect that loses the body.
+    app.router.redirect_slashes = False
+    app.state.service = service
+    return app

@@ -1,0 +1,60 @@
+"""Wire dialects (W): the words that differ between ours and those of servers whose clients should connect unchanged.
+
+One small table. Encoders and routes ask it for names and never for the dialect's own name. Sits on config.
+"""
+
+from typing import Final
+
+import msgspec
+
+from holdfast.config import Dialect as DialectName
+
+
+class Dialect(msgspec.Struct, frozen=True, kw_only=True):
+    """How one family of clients expects to be spoken to."""
+
+    name: DialectName
+    header_prefix: str = "X-Holdfast-"
+    extras_key: str = "holdfast"
+    """Under this key an answer says what the OpenAI API has no word for."""
+    tool_event: str | None = None
+    """The SSE event of tool activity; None: a normal chunk with an empty delta and the extras key (C8)."""
+    capabilities_object: str = "holdfast.api_server.capabilities"
+    platform: str = "holdfast"
+    default_model: str = "holdfast"
+    """The agent's name in /v1/models when none is configured."""
+    owned_by: str = "holdfast"
+    done_after_failure: bool = True
+    """W3: does `[DONE]` follow the error chunk?"""
+    session_prefix: str = ""
+    """Put before a session id that came in a body."""
+    default_session: str | None = None
+    """The session of a request that names none; None: it is derived from the conversation (C13)."""
+
+    def header(self, name: str) -> str:
+        """`Run-Id` as `X-Holdfast-Run-Id`."""
+        return self.header_prefix + name
+
+
+DIALECTS: Final[dict[DialectName, Dialect]] = {
+    "holdfast": Dialect(name="holdfast"),
+    "hermes": Dialect(
+        name="hermes",
+        header_prefix="X-Hermes-",
+        extras_key="hermes",
+        tool_event="hermes.tool.progress",
+        capabilities_object="hermes.api_server.capabilities",
+        platform="hermes-agent",
+        default_model="hermes-agent",
+        owned_by="hermes",
+    ),
+    "nanobot": Dialect(
+        name="nanobot",
+        platform="nanobot",
+        default_model="nanobot",
+        owned_by="nanobot",
+        done_after_failure=False,
+        session_prefix="api:",
+        default_session="api:default",
+    ),
+}

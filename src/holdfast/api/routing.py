@@ -1,0 +1,48 @@
+"""Routes that know what they take and give, so that /openapi.json can say it (S11). Sits on Starlette's routing."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Literal
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+Handler = Callable[[Request], Awaitable[Response]]
+Method = Literal["GET", "POST", "PATCH", "DELETE"]
+
+
+class ApiRoute(Route):
+    """One method of one path. The handler's docstring describes it."""
+
+    def __init__(
+        self,
+        method: Method,
+        path: str,
+        handler: Handler,
+        *,
+        tag: str,
+        takes: Any = None,
+        streams: bool = False,
+        query: tuple[str, ...] = (),
+        answers: int = 200,
+    ) -> None:
+        """A route.
+
+        Args:
+            method: one; HEAD comes with GET.
+            path: with its parameters in braces.
+            handler: what answers.
+            tag: the section of the API it belongs to.
+            takes: the type of its JSON body, if it has one.
+            streams: does it answer with server-sent events, always or when asked to?
+            query: names of the query parameters it reads.
+            answers: the status of success.
+        """
+        super().__init__(path, handler, methods=[method])
+        self.method: Method = method
+        self.handler = handler
+        self.tag = tag
+        self.takes = takes
+        self.streams = streams
+        self.query = query
+        self.answers = answers

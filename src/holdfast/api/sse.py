@@ -1,0 +1,160 @@
+"""Streams and plain answers: reading a run's log for one client, and noticing when the client leaves (R3, C2, C7).
+
+`EventStream` sends what an encoder makes of the log; `await_end` folds the log for an answer in one piece. Both listen
+for the disconnect from before the first byte. Below the encoders; knows no wire format.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import aclosing, asynccontextmanager
+from typing import Final, Protocol
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from holdfast.api.body import ClientLeftError
+from holdfast.errors import HoldfastError
+from holdfast.events import Batch, RunEnded
+from holdfast.runs.subscription import Subscription
+from holdfast.runs.transcript import Transcript
+
+KEEPALIVE: Final = b": keepalive\n"
+"""One newline: some clients take a blank line after a comment for an empty event."""
+STREAM_HEADERS: Final = {
+    "Content-Type": "text/event-stream; charset=utf-8",
+    "Cache-Control": "no-cache, no-transform",
+    "X-Accel-Buffering": "no",
+}
+
+
+class StreamEncoder(Protocol):
+    """Makes one wire format of a run's log. Made without a request; does no I/O."""
+
+    def begin(self) -> bytes:
+        """What goes out before anything has happened."""
+        ...
+
+    def encode(self, batches: list[Batch]) -> bytes:
+        """What these events look like; empty when they have no look. The end of the run ends the stream."""
+        ...
+
+    def quiet(self) -> bytes:
+        """What shows that the connection lives."""
+        ...
+
+    def fail(self, error: HoldfastError) -> bytes:
+        """The log cannot be read further: the end of the stream, and not a happy one."""
+        ...
+
+
+class EventStream(Response):
+    """A run as server-sent events. Leaving it leaves the subscription, at once."""
+
+    def __init__(
+        self,
+        subscription: Subscription,
+        encoder: StreamEncoder,
+        *,
+        keepalive_seconds: float,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        self.status_code = 200
+        self.background = None
+        self.init_headers({**STREAM_HEADERS, **(headers or {})})
+        self._subscription = subscription
+        self._encoder = encoder
+        self._keepalive_seconds = keepalive_seconds
+
+    def init_headers(self, headers: Mapping[str, str] | None = None) -> None:
+        """Only what was given: a stream has no length."""
+        self.raw_headers = [
+            (name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in (headers or {}).items()
+        ]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it."""
+        async with self._subscription:
+            try:
+                async with _until_left(receive, self._subscription):
+                    await self._send(send)
+            except (ClientLeftError, OSError):
+                return
+
+    async def _send(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        first = self._encoder.begin()
+        if first:
+            await send({"type": "http.response.body", "body": first, "more_body": True})
+        async with aclosing(self._frames()) as frames:
+            async for data, more in frames:
+                await send({"type": "http.response.body", "body": data, "more_body": more})
+
+    async def _frames(self) -> AsyncGenerator[tuple[bytes, bool], None]:
+        """The bytes to send, and whether more will come."""
+        encoder, clock = self._encoder, asyncio.get_running_loop().time
+        keepalive_at = clock() + self._keepalive_seconds
+        try:
+            while True:
+                # Events that are not shown do not count: the client has seen nothing. So the time that is left is
+                # measured from the last bytes, not from the last event.
+                async with aclosing(self._subscription.read(max(0.0, keepalive_at - clock()))) as log:
+                    async for batches in log:
+                        data = encoder.encode(batches) if batches else b""
+                        if batches and isinstance(batches[-1].events[-1], RunEnded):
+                            yield data, False
+                            return
+                        if not data and clock() >= keepalive_at:
+                            data = encoder.quiet()
+                        if not data:
+                            break
+                        yield data, True
+                        keepalive_at = clock() + self._keepalive_seconds
+                        if not batches:
+                            break
+        except HoldfastError as error:
+            yield encoder.fail(error), False
+
+
+async def await_end(subscription: Subscription, receive: Receive, transcript: Transcript) -> None:
+    """Fold a run's log to its end, for a plain answer.
+
+    Raises:
+        ClientLeftError: nobody waits for the answer any more; the subscription has been left.
+        HoldfastError: the log cannot be read.
+    """
+    async with subscription, _until_left(receive, subscription), aclosing(subscription.read()) as log:
+        async for batches in log:
+            for batch in batches:
+                transcript.add_batch(batch)
+
+
+@asynccontextmanager
+async def _until_left(receive: Receive, subscription: Subscription) -> AsyncIterator[None]:
+    """Run the block until the client leaves; then ClientLeftError comes out of it, wherever it waits.
+
+    The request's body must have been read: what `receive` then tells is the disconnect.
+    """
+    left = False
+    try:
+        async with asyncio.timeout(None) as scope:
+
+            async def watch() -> None:
+                nonlocal left
+                while (await receive())["type"] == "http.request":
+                    pass
+                left = True
+                subscription.leave()
+                scope.reschedule(0)
+
+            watcher = asyncio.get_running_loop().create_task(watch(), name="disconnect")
+            try:
+                yield
+            finally:
+                watcher.cancel()
+                await asyncio.wait([watcher])
+            if not watcher.cancelled():
+                watcher.result()
+    except TimeoutError:
+        if left:
+            raise ClientLeftError from None
+        raise

@@ -1,0 +1,40 @@
+"""Text in and out of HTTP headers: what form it may have (C14), and how it travels. Sits on the vocabulary."""
+
+import unicodedata
+from typing import Final
+
+from starlette.requests import HTTPConnection
+
+from holdfast.errors import RequestError
+
+MAX_CHARACTERS: Final = 256
+
+
+def header_text(connection: HTTPConnection, name: str) -> str | None:
+    """A request header as text; None: it is absent or empty. Bytes that are UTF-8 are read as such."""
+    value = connection.headers.get(name)
+    if value is None:
+        return None
+    try:
+        value = value.encode("latin-1").decode("utf-8")
+    except UnicodeDecodeError:
+        pass  # Some clients send Latin-1, as HTTP once said.
+    return value.strip(" \t") or None
+
+
+def header_value(text: str) -> str:
+    """Text as a header's value: its UTF-8 bytes, in the Latin-1 clothes that Starlette wants."""
+    return text.encode("utf-8", "replace").decode("latin-1")
+
+
+def check_header_text(name: str, text: str, max_characters: int = MAX_CHARACTERS) -> str:
+    """Let a text through that may stand in a header and in a log.
+
+    Raises:
+        RequestError: it is too long or has control characters.
+    """
+    if len(text) > max_characters:
+        raise RequestError(f"{name} has over {max_characters} characters.", param=name, code="invalid_value")
+    if any(unicodedata.category(character) in ("Cc", "Cs", "Zl", "Zp") for character in text):
+        raise RequestError(f"{name} has control characters.", param=name, code="invalid_value")
+    return text
