@@ -6,6 +6,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.runs_world import (
+    FEW,
+    World,
+    asks_for,
+    calls_tool,
+    ended,
+    open_store,
+    open_world,
+    read_all,
+    read_batches,
+    read_until,
+)
 
 from holdfast.clock import SystemClock
 from holdfast.config import AgentSettings, LimitSettings
@@ -35,18 +47,6 @@ from holdfast.runs.recovery import recover
 from holdfast.store.port import Store
 from holdfast.store.records import RunRecord
 from holdfast.testing.upstream import says
-from runs_world import (
-    FEW,
-    World,
-    asks_for,
-    calls_tool,
-    ended,
-    open_store,
-    open_world,
-    read_all,
-    read_batches,
-    read_until,
-)
 
 
 @pytest.fixture(params=["memory", "sqlite"])
@@ -358,6 +358,7 @@ async def test_executing_runs_are_limited_and_finished_ones_do_not_count(store: 
         first = await w.start()
         await ended(w, first.run)
         second = await w.start(session="s2")
+        await w.upstream.asked(2)
         with pytest.raises(LimitReachedError) as full:
             await w.start(session="s3")
         assert full.value.status == 429
