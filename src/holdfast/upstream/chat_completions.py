@@ -23,7 +23,14 @@ from holdfast.events import (
 from holdfast.ids import CallId, make_call_id
 from holdfast.messages import Finish, Usage
 from holdfast.upstream.chat_request import ChatQuirks, encode_chat_request
-from holdfast.upstream.decoding import UNREADABLE, StreamDecoder, count_of, encode_arguments, mend_unicode
+from holdfast.upstream.decoding import (
+    UNNAMED_TOOL,
+    UNREADABLE,
+    StreamDecoder,
+    count_of,
+    encode_arguments,
+    mend_unicode,
+)
 from holdfast.upstream.failures import failure_of_answer, failure_of_event
 from holdfast.upstream.port import ModelCall
 
@@ -280,16 +287,23 @@ class ChatCompletionsDecoder(StreamDecoder):
             return
         if self._details:
             self._sign_reasoning(deltas)
-        for call in self._calls.values():
-            if call.number < 0 and (call.provider_id or call.pieces):
-                # A call without a name cannot be carried out, and must not vanish either: the model is told.
-                self._begin_call(call, "", deltas)
+        if finish in ("stop", "tool_calls"):
+            self._complete_calls(deltas)
         if finish == "stop":
             if self._number_of_calls:
                 finish = "tool_calls"  # Many servers say "stop" after tool calls.
             elif self._refused:
                 finish = "refusal"
         self._finish_with(finish)
+
+    def _complete_calls(self, deltas: list[Delta]) -> None:
+        """The provider says that the calls are whole."""
+        for call in self._calls.values():
+            if call.number < 0 and (call.provider_id or call.pieces):
+                self._begin_call(call, UNNAMED_TOOL, deltas)
+            if call.number >= 0 and not call.pieces:
+                call.pieces.append("{}")
+                deltas.append(ArgumentsAdded(index=call.number, text="{}"))
 
     def _take_odd(self, event: str, data: bytes, chunk: _Chunk) -> None:
         """A chunk without choices: usage, an error in one of its shapes, or nothing of interest."""

@@ -17,6 +17,9 @@ from holdfast.upstream.sse import Frame, SseDecoder
 UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """All that JSON from a stranger can make the parser raise."""
 
+UNNAMED_TOOL: Final = "unnamed"
+"""A call whose name never came cannot be carried out, and must not vanish either: under this name the model is told."""
+
 _ESCAPES: Final = re.compile(
     r"\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|\\u[dD][89a-fA-F][0-9a-fA-F]{2}"
 )

@@ -3,9 +3,19 @@
 from typing import Final
 
 from holdfast.config import Protocol
+from holdfast.upstream.anthropic import AnthropicCodec
 from holdfast.upstream.chat_completions import ChatCompletionsCodec
+from holdfast.upstream.chat_request import ChatQuirks
 from holdfast.upstream.codec import Codec
+from holdfast.upstream.responses import ResponsesCodec
 
 CODECS: Final[dict[Protocol, Codec]] = {
     "chat_completions": ChatCompletionsCodec(),
+    "responses": ResponsesCodec(),
+    "anthropic_messages": AnthropicCodec(),
 }
+
+
+def make_codec(protocol: Protocol, quirks: ChatQuirks | None = None) -> Codec:
+    """A protocol's codec; the quirks are those of a provider of Chat Completions, and mean nothing to the others."""
+    return ChatCompletionsCodec(quirks) if quirks and protocol == "chat_completions" else CODECS[protocol]
