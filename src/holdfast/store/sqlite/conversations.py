@@ -1,0 +1,222 @@
+"""Sessions, messages, responses and conversation names in SQLite (C13, J2, P4-P6, P11): the other half of the port.
+
+Changes go through the writer, reads through the readers. Sits on transcript.py for messages.
+"""
+
+import sqlite3
+from collections.abc import Sequence
+
+from holdfast.clock import Clock
+from holdfast.errors import LogConflictError
+from holdfast.ids import NodeId, RunId, SessionId
+from holdfast.messages import Message
+from holdfast.store.records import ConversationRecord, SessionRecord, StoredMessage
+from holdfast.store.sqlite.readers import Readers
+from holdfast.store.sqlite.rows import (
+    SELECT_CONVERSATIONS,
+    SELECT_SESSIONS,
+    as_conversation,
+    as_session,
+    encode,
+)
+from holdfast.store.sqlite.runs import delete_runs
+from holdfast.store.sqlite.transcript import add_messages, ensure_session, folded, has_message, read_path, session_head
+from holdfast.store.sqlite.writer import Writer
+from holdfast.store.words import fold
+
+
+class SqliteConversations:
+    """Everything that messages are found by."""
+
+    _writer: Writer
+    _readers: Readers
+    _clock: Clock
+
+    async def path(self, node: NodeId) -> list[StoredMessage]:
+        """The messages from the root to a node."""
+        return await self._readers.run(lambda connection: read_path(connection, node))
+
+    async def get_session(self, session: SessionId) -> SessionRecord | None:
+        """One session."""
+
+        def read(connection: sqlite3.Connection) -> SessionRecord | None:
+            row = connection.execute(f"{SELECT_SESSIONS} WHERE id = ?", (session,)).fetchone()
+            return None if row is None else as_session(row)
+
+        return await self._readers.run(read)
+
+    async def list_sessions(self, search: str, limit: int, offset: int) -> list[SessionRecord]:
+        """Sessions, the last used first; `search` matches title and id."""
+        query = (
+            f"{SELECT_SESSIONS} WHERE instr(folded, ?) > 0 ORDER BY updated_at DESC, rowid DESC LIMIT ? OFFSET ?"
+            if search
+            else f"{SELECT_SESSIONS} WHERE ? = '' ORDER BY updated_at DESC, rowid DESC LIMIT ? OFFSET ?"
+        )
+        values = (fold(search), limit, offset)
+        return await self._readers.run(
+            lambda connection: [as_session(row) for row in connection.execute(query, values)]
+        )
+
+    async def put_session(self, record: SessionRecord) -> None:
+        """Create it, or change its title and metadata."""
+        await self._writer.run(lambda connection: _put_session(connection, record))
+
+    async def delete_session(self, session: SessionId) -> bool:
+        """Forget a session, its messages, and its ended runs with their logs; False: there was none."""
+
+        def delete(connection: sqlite3.Connection) -> bool:
+            if not connection.execute("DELETE FROM sessions WHERE id = ?", (session,)).rowcount:
+                return False
+            # A run that is still going stays: when it ends its answer is saved, and its session with it.
+            query = "SELECT key, id FROM runs WHERE session = ? AND ended_at IS NOT NULL"
+            delete_runs(connection, connection.execute(query, (session,)).fetchall())
+            gone = "head IN (SELECT id FROM messages WHERE session = ?)"
+            connection.execute(f"DELETE FROM conversations WHERE NOT kept AND {gone}", (session,))
+            connection.execute(f"UPDATE conversations SET head = NULL, run = NULL WHERE {gone}", (session,))
+            connection.execute("DELETE FROM messages WHERE session = ?", (session,))
+            return True
+
+        return await self._writer.run(delete)
+
+    async def fork_session(self, session: SessionId, into: SessionRecord, at: NodeId | None) -> bool:
+        """Copy a session's path (to `at`, or to its newest message) into a new session.
+
+        Returns:
+            False: there is no such session, or `at` is no message of it.
+
+        Raises:
+            LogConflictError: there is a session of the new id.
+        """
+
+        def fork(connection: sqlite3.Connection) -> bool:
+            if not connection.execute("SELECT 1 FROM sessions WHERE id = ?", (session,)).fetchone():
+                return False
+            if (
+                at is not None
+                and not connection.execute(
+                    "SELECT 1 FROM messages WHERE id = ? AND session = ?", (at, session)
+                ).fetchone()
+            ):
+                return False
+            if connection.execute("SELECT 1 FROM sessions WHERE id = ?", (into.id,)).fetchone():
+                raise LogConflictError(f"there is a session {into.id} already")
+            _put_session(connection, into)
+            node = session_head(connection, session) if at is None else at
+            path = [] if node is None else read_path(connection, node)
+            copies = [(stored.run, stored.created_at, encode(stored.message)) for stored in path]
+            add_messages(connection, into.id, None, copies)
+            return True
+
+        return await self._writer.run(fork)
+
+    async def use_response(self, run: RunId) -> bool:
+        """Is it kept as a response (P4)? Refreshes its place among the most recently used (P11)."""
+
+        def use(connection: sqlite3.Connection) -> bool:
+            changed = connection.execute(
+                """
+                UPDATE responses SET used = (SELECT max(used) + 1 FROM responses)
+                WHERE run = (SELECT key FROM runs WHERE id = ?)
+                """,
+                (run,),
+            )
+            return changed.rowcount > 0
+
+        return await self._writer.run(use)
+
+    async def delete_response(self, run: RunId) -> bool:
+        """Forget it as a response, and the conversation names that point there."""
+        query = "SELECT responses.run, runs.id FROM responses JOIN runs ON runs.key = responses.run WHERE runs.id = ?"
+        return await self._writer.run(lambda connection: _drop_responses(connection, query, (run,))) > 0
+
+    async def evict_responses(self, keep: int) -> int:
+        """Forget the least recently used responses beyond `keep`; how many."""
+        query = """
+            SELECT responses.run, runs.id FROM responses JOIN runs ON runs.key = responses.run
+            WHERE used <= (SELECT used FROM responses ORDER BY used DESC LIMIT 1 OFFSET ?)
+            """
+        return await self._writer.run(lambda connection: _drop_responses(connection, query, (max(0, keep),)))
+
+    async def get_conversation(self, name: str) -> ConversationRecord | None:
+        """Where a conversation stands."""
+
+        def read(connection: sqlite3.Connection) -> ConversationRecord | None:
+            row = connection.execute(f"{SELECT_CONVERSATIONS} WHERE name = ?", (name,)).fetchone()
+            return None if row is None else as_conversation(row)
+
+        return await self._readers.run(read)
+
+    async def put_conversation(self, record: ConversationRecord) -> None:
+        """Create it, or change its metadata; never moves it."""
+        values = (record.name, record.created_at, record.head, record.run, encode(record.metadata), record.kept)
+
+        def put(connection: sqlite3.Connection) -> None:
+            connection.execute(
+                """
+                INSERT INTO conversations (name, created_at, head, run, metadata, kept) VALUES (?, ?, ?, ?, ?, ?)
+                ON CONFLICT (name) DO UPDATE SET metadata = excluded.metadata, kept = max(kept, excluded.kept)
+                """,
+                values,
+            )
+
+        await self._writer.run(put)
+
+    async def delete_conversation(self, name: str) -> bool:
+        """Forget a name; False: there was none."""
+
+        def delete(connection: sqlite3.Connection) -> bool:
+            return connection.execute("DELETE FROM conversations WHERE name = ?", (name,)).rowcount > 0
+
+        return await self._writer.run(delete)
+
+    async def add_messages(self, name: str, session: SessionId, messages: Sequence[Message]) -> list[StoredMessage]:
+        """Add messages to a conversation without a run; a name that is new begins with them."""
+        now = self._clock.now()
+        added = [(None, now, encode(message)) for message in messages]
+
+        def add(connection: sqlite3.Connection) -> list[NodeId]:
+            row = connection.execute("SELECT head FROM conversations WHERE name = ?", (name,)).fetchone()
+            above = row[0] if row is not None and row[0] is not None and has_message(connection, row[0]) else None
+            ensure_session(connection, session, now)
+            nodes = add_messages(connection, session, above, added)
+            connection.execute(
+                """
+                INSERT INTO conversations (name, created_at, head, run, metadata, kept) VALUES (?, ?, ?, NULL, '{}', 0)
+                ON CONFLICT (name) DO UPDATE SET head = excluded.head
+                """,
+                (name, now, nodes[-1] if nodes else above),
+            )
+            return nodes
+
+        nodes = await self._writer.run(add)
+        return [
+            StoredMessage(id=node, run=None, message=message, created_at=now)
+            for node, message in zip(nodes, messages, strict=True)
+        ]
+
+
+def _put_session(connection: sqlite3.Connection, record: SessionRecord) -> None:
+    connection.execute(
+        """
+        INSERT INTO sessions (id, created_at, updated_at, title, folded, head, runs, metadata)
+        VALUES (?, ?, ?, ?, ?, NULL, 0, ?)
+        ON CONFLICT (id) DO UPDATE
+        SET title = excluded.title, folded = excluded.folded, metadata = excluded.metadata
+        """,
+        (
+            record.id,
+            record.created_at,
+            record.updated_at,
+            record.title,
+            folded(record.title, record.id),
+            encode(record.metadata),
+        ),
+    )
+
+
+def _drop_responses(connection: sqlite3.Connection, query: str, values: tuple[object, ...]) -> int:
+    found = connection.execute(query, values).fetchall()
+    for key, run in found:
+        connection.execute("DELETE FROM responses WHERE run = ?", (key,))
+        connection.execute("DELETE FROM conversations WHERE run = ? AND NOT kept", (run,))
+    return len(found)

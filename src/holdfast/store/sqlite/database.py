@@ -1,0 +1,138 @@
+"""The database file: made for its owner alone (S9), opened the one way we open it, and its troubles in plain words.
+
+Sits on the standard library's sqlite3; the writer and the readers open their connections here. No SQL of ours but
+pragmas.
+"""
+
+import os
+import sqlite3
+import stat
+from pathlib import Path
+from typing import Final
+
+from holdfast.errors import StoreUnavailableError
+
+PAGE_BYTES: Final = 4096
+CACHED_STATEMENTS: Final = 256
+"""Room for an insert of every size (see log.py) beside everything else."""
+WAL_KEEP_BYTES: Final = 64 * 1024 * 1024
+"""A write-ahead log that a long reader has made larger than this is cut back."""
+_OWNER_ONLY: Final = 0o600
+_COMPANIONS: Final = ("", "-wal", "-shm")
+
+_CONDITIONS: Final[dict[int, str]] = {
+    sqlite3.SQLITE_FULL: "the store is full: {path} cannot grow ({error}); free some space, it goes on by itself",
+    sqlite3.SQLITE_BUSY: "the store is locked: another process holds {path} ({error}); end it, or try again",
+    sqlite3.SQLITE_LOCKED: "the store is locked: another connection holds {path} ({error}); try again",
+    sqlite3.SQLITE_CORRUPT: "the store is damaged: {path} ({error}); restore it from a backup, or move it away",
+    sqlite3.SQLITE_NOTADB: "the store is damaged: {path} is not a database ({error}); restore it from a backup, or "
+    "move it away to begin anew",
+    sqlite3.SQLITE_IOERR: "the store's disk failed: {path} ({error}); look at the disk, its quota and its mount",
+    sqlite3.SQLITE_CANTOPEN: "the store cannot be opened: {path} ({error}); see that its directory exists and is ours",
+    sqlite3.SQLITE_READONLY: "the store cannot be written: {path} ({error}); see whose it is, and how it is mounted",
+    sqlite3.SQLITE_PERM: "the store may not be opened: {path} ({error}); see whose it is",
+    sqlite3.SQLITE_PROTOCOL: "the store's locks do not work: {path} ({error}); put it on a local disk",
+    sqlite3.SQLITE_NOMEM: "the store is out of memory: {path} ({error})",
+    sqlite3.SQLITE_INTERRUPT: "the store was interrupted: {path} ({error})",
+}
+_PASSING: Final = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
+
+
+def prepare_file(path: Path) -> None:
+    """Make the file, and the directories above it, readable by their owner alone; narrow a file that is not.
+
+    Raises:
+        StoreUnavailableError: it cannot be made, or belongs to somebody else.
+    """
+    try:
+        for directory in reversed([path.parent, *path.parent.parents]):
+            if not directory.exists():
+                directory.mkdir(mode=0o700, exist_ok=True)
+        try:
+            # Made before SQLite sees it: its -wal and -shm take over the mode of the file they belong to. An existing
+            # file is not opened here, since closing it would give up every lock this process has on it.
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _OWNER_ONLY))
+        except FileExistsError:
+            if not path.is_file():
+                raise
+        for companion in _COMPANIONS:
+            file = path.with_name(path.name + companion)
+            if file.exists() and stat.S_IMODE(file.stat().st_mode) != _OWNER_ONLY:
+                file.chmod(_OWNER_ONLY)
+    except OSError as error:
+        raise StoreUnavailableError(
+            f"the store cannot be opened: {path} ({error.strerror or error}); see that it is a file, that its "
+            "directory can be written, and that both are ours"
+        ) from error
+
+
+def connect_writer(path: Path, *, busy_seconds: float, max_bytes: int | None) -> sqlite3.Connection:
+    """The connection that writes. Commits last: they are on the disk when they are reported.
+
+    Raises:
+        StoreUnavailableError: WAL does not work there.
+        sqlite3.Error: SQLite cannot open it.
+    """
+    connection = _connect(path, busy_seconds)
+    try:
+        mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+        if mode != "wal":
+            raise StoreUnavailableError(
+                f"the store cannot be opened: {path} does not take a write-ahead log (it stays {mode!r}); put it on a "
+                "local disk"
+            )
+        # NORMAL would lose the last commits when the power fails, after clients have seen them.
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("PRAGMA cache_size = -16000")
+        connection.execute(f"PRAGMA journal_size_limit = {WAL_KEEP_BYTES}")
+        if max_bytes is not None:
+            page_bytes = connection.execute("PRAGMA page_size").fetchone()[0]
+            connection.execute(f"PRAGMA max_page_count = {max(1, max_bytes // page_bytes)}")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def connect_reader(path: Path, *, busy_seconds: float) -> sqlite3.Connection:
+    """A connection that only reads, and may be closed by another thread than the one that used it."""
+    connection = _connect(path, busy_seconds, check_same_thread=False)
+    connection.execute("PRAGMA query_only = ON")
+    return connection
+
+
+def _connect(path: Path, busy_seconds: float, *, check_same_thread: bool = True) -> sqlite3.Connection:
+    connection = sqlite3.connect(
+        path,
+        timeout=busy_seconds,
+        isolation_level=None,  # Transactions begin where we say so.
+        check_same_thread=check_same_thread,
+        cached_statements=CACHED_STATEMENTS,
+    )
+    connection.execute("PRAGMA temp_store = MEMORY")
+    return connection
+
+
+def is_condition(error: BaseException) -> bool:
+    """Is it the store's own condition, rather than what one operation asked of it?"""
+    return isinstance(error, sqlite3.Error) and _code(error) in _CONDITIONS
+
+
+def is_passing(error: sqlite3.Error) -> bool:
+    """Does the connection stay good, whatever becomes of the operation?"""
+    return _code(error) in _PASSING
+
+
+def unavailable(path: Path, error: Exception) -> StoreUnavailableError:
+    """The error for people: what is wrong with the store, and how to mend it."""
+    if isinstance(error, StoreUnavailableError):
+        return error
+    sentence = _CONDITIONS.get(_code(error)) if isinstance(error, sqlite3.Error) else None
+    said = StoreUnavailableError((sentence or "the store failed: {path} ({error})").format(path=path, error=error))
+    said.__cause__ = error
+    return said
+
+
+def _code(error: sqlite3.Error) -> int:
+    # The low byte is the kind of error, the rest its details. Errors of the Python module itself have no code.
+    return int(getattr(error, "sqlite_errorcode", 0)) & 0xFF

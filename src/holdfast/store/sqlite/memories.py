@@ -1,0 +1,94 @@
+"""What the agent remembers, in SQLite (C14): found by words, best first.
+
+Text is cut into terms by holdfast.store.words and kept in a full-text table beside the memories.
+"""
+
+import hashlib
+import sqlite3
+
+from holdfast.clock import Clock
+from holdfast.store.records import Memory
+from holdfast.store.sqlite.readers import Readers
+from holdfast.store.sqlite.rows import as_memory
+from holdfast.store.sqlite.writer import Writer
+from holdfast.store.words import clean, index_terms, query_terms
+
+
+class SqliteMemories:
+    """Memories by scope."""
+
+    _writer: Writer
+    _readers: Readers
+    _clock: Clock
+
+    async def remember(self, scope: str, text: str) -> Memory:
+        """Keep a text."""
+        now = self._clock.now()
+        kept = clean(text)
+        terms = " ".join(index_terms(kept))
+
+        def insert(connection: sqlite3.Connection) -> int:
+            number = connection.execute(
+                "INSERT INTO memories (scope, text, created_at) VALUES (?, ?, ?)", (clean(scope), kept, now)
+            ).lastrowid
+            assert number is not None
+            connection.execute(
+                "INSERT INTO memory_terms (rowid, scope, terms) VALUES (?, ?, ?)", (number, _token(scope), terms)
+            )
+            return number
+
+        return Memory(id=await self._writer.run(insert), text=kept, created_at=now)
+
+    async def recall(self, scope: str, query: str, limit: int) -> list[Memory]:
+        """The best matches; with an empty query the newest."""
+        wanted = clean(query).strip()
+
+        def read(connection: sqlite3.Connection) -> list[Memory]:
+            rows = (
+                _matching(connection, scope, wanted, limit) or _containing(connection, scope, wanted, limit)
+                if wanted
+                else _newest(connection, scope, limit)
+            )
+            return [as_memory(row) for row in rows]
+
+        return await self._readers.run(read)
+
+
+Rows = list[tuple[int, str, float]]
+
+
+def _newest(connection: sqlite3.Connection, scope: str, limit: int) -> Rows:
+    query = "SELECT id, text, created_at FROM memories WHERE scope = ? ORDER BY id DESC LIMIT ?"
+    return connection.execute(query, (clean(scope), limit)).fetchall()
+
+
+def _matching(connection: sqlite3.Connection, scope: str, wanted: str, limit: int) -> Rows:
+    terms = query_terms(wanted)
+    if not terms:
+        return []
+    # Terms hold letters, marks and numbers only, and are quoted: nothing a person writes is query syntax.
+    alternatives = " OR ".join(f'"{term}" *' if term.is_prefix else f'"{term}"' for term in terms)
+    return connection.execute(
+        """
+        SELECT memories.id, memories.text, memories.created_at
+        FROM memory_terms JOIN memories ON memories.id = memory_terms.rowid
+        WHERE memory_terms MATCH ? ORDER BY bm25(memory_terms), memories.id DESC LIMIT ?
+        """,
+        (f"scope : {_token(scope)} AND terms : ({alternatives})", limit),
+    ).fetchall()
+
+
+def _containing(connection: sqlite3.Connection, scope: str, wanted: str, limit: int) -> Rows:
+    # Signs and pieces of words, which are no terms.
+    pattern = wanted.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
+    return connection.execute(
+        """
+        SELECT id, text, created_at FROM memories WHERE scope = ? AND text LIKE ? ESCAPE '\\' ORDER BY id DESC LIMIT ?
+        """,
+        (clean(scope), f"%{pattern}%", limit),
+    ).fetchall()
+
+
+def _token(scope: str) -> str:
+    """A scope as one word, so that the full-text table itself keeps scopes apart."""
+    return "s" + hashlib.sha256(scope.encode("utf-8", "surrogatepass")).hexdigest()

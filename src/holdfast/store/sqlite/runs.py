@@ -1,0 +1,287 @@
+"""Runs and their logs in SQLite (R1, R6-R8, R14, C15): one half of the store's port.
+
+Changes go through the writer, reads through the readers. Sits on log.py for batches and transcript.py for messages.
+"""
+
+import sqlite3
+from collections.abc import Iterable
+from typing import Any, Final
+
+from holdfast.errors import LogConflictError
+from holdfast.events import Batch, encode_events
+from holdfast.ids import EventNumber, NodeId, RunId, SessionId
+from holdfast.outcomes import outcome_name
+from holdfast.store.port import Committed
+from holdfast.store.records import IdempotencyKey, Reserved, RunEnding, RunFilter, RunRecord
+from holdfast.store.sqlite.log import insert_rows, pack, read_batches, replace_with_segments
+from holdfast.store.sqlite.readers import Readers
+from holdfast.store.sqlite.rows import SELECT_RUNS, RunResult, as_run, encode
+from holdfast.store.sqlite.transcript import add_messages, ensure_session, folded, has_message, session_head
+from holdfast.store.sqlite.writer import Writer
+from holdfast.store.words import PREVIEW_CHARACTERS, make_title
+
+RUNS_PER_DELETION: Final = 50
+"""Retention deletes so many runs at a time, and lets the writer do other work in between."""
+
+
+class SqliteRunLog:
+    """The runs."""
+
+    _writer: Writer
+    _readers: Readers
+
+    async def create_run(self, record: RunRecord, key: IdempotencyKey | None = None) -> Reserved | None:
+        """Keep a new run, and its session if that is new. With a key that was taken: nothing, and who has it.
+
+        Raises:
+            LogConflictError: there is a run of that id.
+        """
+        body = encode(record)
+
+        def create(connection: sqlite3.Connection) -> Reserved | None:
+            if key is not None and (reserved := _find_key(connection, key.key)) is not None:
+                return reserved
+            if connection.execute("SELECT 1 FROM runs WHERE id = ?", (record.id,)).fetchone():
+                raise LogConflictError(f"there is a run {record.id} already")
+            number = _insert_run(connection, record, body)
+            if key is not None:
+                connection.execute(
+                    "INSERT OR REPLACE INTO idempotency (key, fingerprint, run) VALUES (?, ?, ?)",
+                    (key.key, key.fingerprint, record.id),
+                )
+            if not record.ephemeral:
+                _begin_in_session(connection, record)
+                if record.surface == "responses":
+                    connection.execute(
+                        "INSERT INTO responses (run, used) SELECT ?, coalesce(max(used), 0) + 1 FROM responses",
+                        (number,),
+                    )
+            return None
+
+        return await self._writer.run(create)
+
+    async def find_key(self, key: str) -> Reserved | None:
+        """Who has an idempotency key; None: it is free, or its run is gone."""
+        return await self._readers.run(lambda connection: _find_key(connection, key))
+
+    def append(self, run: RunId, batch: Batch, committed: Committed) -> None:
+        """Hand a batch to the writer and return; batches become durable in the order they were handed over."""
+        self._writer.append(run, batch, committed)
+
+    async def end_run(self, run: RunId, batch: Batch, ending: RunEnding) -> None:
+        """Append the last batch and save everything, all or nothing.
+
+        Raises:
+            LogConflictError: the run has ended before, or is gone; nothing was changed (R6).
+        """
+        events = encode_events(batch.events)
+        bodies = [encode(message) for message in ending.messages]
+
+        def end(connection: sqlite3.Connection) -> None:
+            log = self._writer.ends.find(connection, run)
+            log.check(run, batch.first)
+            if batch.events:
+                insert_rows(connection, [log.key, batch.first, len(batch.events), batch.at, events])
+            head = _save_messages(connection, run, bodies, ending.ended_at)
+            result = RunResult(
+                ended_at=ending.ended_at,
+                outcome=ending.outcome,
+                usage=ending.usage,
+                events=batch.end,
+                head=head,
+                text=ending.text[:PREVIEW_CHARACTERS],
+            )
+            changed = connection.execute(
+                "UPDATE runs SET outcome = ?, ended_at = ?, result = ? WHERE key = ? AND ended_at IS NULL",
+                (outcome_name(ending.outcome), ending.ended_at, encode(result), log.key),
+            )
+            self._writer.ends.drop(run)
+            if not changed.rowcount:
+                raise LogConflictError(f"{run} has already ended")
+
+        await self._writer.run(end)
+
+    async def get_run(self, run: RunId) -> RunRecord | None:
+        """One run."""
+
+        def read(connection: sqlite3.Connection) -> RunRecord | None:
+            row = connection.execute(f"{SELECT_RUNS} WHERE runs.id = ?", (run,)).fetchone()
+            return None if row is None else as_run(row)
+
+        return await self._readers.run(read)
+
+    async def list_runs(self, chosen: RunFilter) -> list[RunRecord]:
+        """Runs, newest first."""
+        where, values = _conditions(chosen)
+        query = f"{SELECT_RUNS} WHERE {where} ORDER BY runs.key DESC LIMIT :limit"
+        return await self._readers.run(lambda connection: [as_run(row) for row in connection.execute(query, values)])
+
+    async def unfinished_runs(self) -> list[RunRecord]:
+        """Runs that have not ended: at start, those that a crash has cut off (R8)."""
+        query = f"{SELECT_RUNS} WHERE runs.outcome IS NULL ORDER BY runs.key"
+        return await self._readers.run(lambda connection: [as_run(row) for row in connection.execute(query)])
+
+    async def read_log(self, run: RunId, after: EventNumber, limit: int) -> list[Batch]:
+        """Events after a number, at least one and about `limit` at most if there are any."""
+        return await self._readers.run(lambda connection: read_batches(connection, run, after, limit))
+
+    async def delete_run(self, run: RunId) -> None:
+        """Forget a run and its log; messages stay."""
+
+        def delete(connection: sqlite3.Connection) -> None:
+            delete_runs(connection, connection.execute("SELECT key, id FROM runs WHERE id = ?", (run,)).fetchall())
+            self._writer.ends.drop(run)
+
+        await self._writer.run(delete)
+
+    async def forget_logs(self, ended_before: float) -> int:
+        """R14: delete runs that ended before then, with their logs; how many."""
+
+        def forget(connection: sqlite3.Connection) -> int:
+            query = "SELECT key, id FROM runs WHERE ended_at < ? ORDER BY ended_at LIMIT ?"
+            found = connection.execute(query, (ended_before, RUNS_PER_DELETION)).fetchall()
+            delete_runs(connection, found)
+            return len(found)
+
+        total = 0
+        while deleted := await self._writer.run(forget):
+            total += deleted
+        return total
+
+    async def compact_logs(self, ended_before: float, limit: int) -> int:
+        """R14: pack the logs of up to `limit` ended runs into few rows, losing no event; how many were packed."""
+
+        def find(connection: sqlite3.Connection) -> list[RunId]:
+            query = "SELECT id FROM runs WHERE ended_at < ? AND compacted = 0 ORDER BY ended_at LIMIT ?"
+            return [RunId(row[0]) for row in connection.execute(query, (ended_before, limit))]
+
+        packed = 0
+        for run in await self._readers.run(find):
+            packed += await self._compact(run)
+        return packed
+
+    async def _compact(self, run: RunId) -> bool:
+        # The log of an ended run changes no more, so that it can be packed beside the writer's work.
+        segments = await self._readers.run(lambda connection: pack(connection, run))
+
+        def replace(connection: sqlite3.Connection) -> bool:
+            found = connection.execute(
+                "UPDATE runs SET compacted = 1 WHERE id = ? AND ended_at IS NOT NULL AND compacted = 0 RETURNING key",
+                (run,),
+            ).fetchall()
+            for (key,) in found:
+                replace_with_segments(connection, key, segments)
+            return bool(found)
+
+        return await self._writer.run(replace)
+
+
+def delete_runs(connection: sqlite3.Connection, runs: Iterable[tuple[int, str]]) -> None:
+    """Forget runs, given as (key, id), with all that refers to them but messages."""
+    for key, run in runs:
+        connection.execute("DELETE FROM log WHERE run = ?", (key,))
+        connection.execute("DELETE FROM requests WHERE run = ?", (key,))
+        connection.execute("DELETE FROM responses WHERE run = ?", (key,))
+        connection.execute("DELETE FROM idempotency WHERE run = ?", (run,))
+        connection.execute("DELETE FROM conversations WHERE run = ? AND NOT kept", (run,))
+        connection.execute("DELETE FROM runs WHERE key = ?", (key,))
+
+
+def _find_key(connection: sqlite3.Connection, key: str) -> Reserved | None:
+    # A key whose run is gone is free again.
+    row = connection.execute(
+        """
+        SELECT runs.id, idempotency.fingerprint FROM idempotency JOIN runs ON runs.id = idempotency.run
+        WHERE idempotency.key = ?
+        """,
+        (key,),
+    ).fetchone()
+    return None if row is None else Reserved(run=RunId(row[0]), fingerprint=row[1])
+
+
+def _insert_run(connection: sqlite3.Connection, record: RunRecord, body: bytes) -> int:
+    cursor = connection.execute(
+        """
+        INSERT INTO runs (id, session, model, created_at, inputs, parent, rooted, ephemeral, conversation)
+        VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
+        """,
+        (
+            record.id,
+            record.session,
+            record.model,
+            record.created_at,
+            len(record.input),
+            record.parent,
+            record.rooted,
+            record.ephemeral,
+            record.conversation,
+        ),
+    )
+    assert cursor.lastrowid is not None
+    connection.execute("INSERT INTO requests (run, body) VALUES (?, ?)", (cursor.lastrowid, body))
+    return cursor.lastrowid
+
+
+def _begin_in_session(connection: sqlite3.Connection, record: RunRecord) -> None:
+    ensure_session(connection, record.session, record.created_at)
+    connection.execute("UPDATE sessions SET runs = runs + 1 WHERE id = ?", (record.session,))
+    if title := make_title(record.input):
+        connection.execute(
+            "UPDATE sessions SET title = ?, folded = ? WHERE id = ? AND title = ''",
+            (title, folded(title, record.session), record.session),
+        )
+
+
+def _save_messages(connection: sqlite3.Connection, run: RunId, bodies: list[bytes], at: float) -> NodeId | None:
+    """Save a run's messages and move its session and conversation; the last of them."""
+    session, created_at, inputs, parent, rooted, ephemeral, conversation = connection.execute(
+        "SELECT session, created_at, inputs, parent, rooted, ephemeral, conversation FROM runs WHERE id = ?", (run,)
+    ).fetchone()
+    if ephemeral:
+        return None
+    # The session may have been deleted while the run was going: it comes back, with this run alone.
+    ensure_session(connection, SessionId(session), at)
+    if parent is not None:
+        above = NodeId(parent) if has_message(connection, NodeId(parent)) else None
+    else:
+        above = None if rooted else session_head(connection, SessionId(session))
+    messages = [(run, created_at if number < inputs else at, body) for number, body in enumerate(bodies)]
+    nodes = add_messages(connection, SessionId(session), above, messages)
+    head = nodes[-1] if nodes else above
+    if conversation is not None:
+        connection.execute(
+            """
+            INSERT INTO conversations (name, created_at, head, run, metadata, kept) VALUES (?, ?, ?, ?, '{}', 0)
+            ON CONFLICT (name) DO UPDATE SET head = excluded.head, run = excluded.run
+            """,
+            (conversation, created_at, head, run),
+        )
+    return head
+
+
+def _conditions(chosen: RunFilter) -> tuple[str, dict[str, Any]]:
+    where = ["1"]
+    values: dict[str, Any] = {"limit": chosen.limit}
+    if chosen.session is not None:
+        where.append("runs.session = :session")
+        values["session"] = chosen.session
+    if chosen.outcome == "running":
+        where.append("runs.outcome IS NULL")
+    elif chosen.outcome is not None:
+        where.append("runs.outcome = :outcome")
+        values["outcome"] = chosen.outcome
+    if chosen.model is not None:
+        where.append("runs.model = :model")
+        values["model"] = chosen.model
+    if chosen.before is not None:
+        # The run may have been deleted since the last page: then its neighbour by id, which sorts by time.
+        where.append(
+            """
+            runs.key < coalesce(
+                (SELECT key FROM runs WHERE id = :before),
+                (SELECT key + 1 FROM runs WHERE id < :before ORDER BY id DESC LIMIT 1),
+                0)
+            """
+        )
+        values["before"] = chosen.before
+    return " AND ".join(where), values

@@ -1,0 +1,80 @@
+"""Messages and the sessions they are saved in, as steps of a larger change: a run's end, a fork, an addition.
+
+Every function here is part of a transaction that its caller has begun. Sits on rows.py.
+"""
+
+import sqlite3
+from collections.abc import Sequence
+
+from holdfast.ids import NodeId, SessionId
+from holdfast.store.records import StoredMessage
+from holdfast.store.sqlite.rows import as_message
+from holdfast.store.words import fold
+
+Connection = sqlite3.Connection
+NewMessage = tuple[str | None, float, bytes]
+"""The run that said it, when, and the message as JSON."""
+
+
+def ensure_session(connection: Connection, session: SessionId, at: float) -> None:
+    """Have a session, used now."""
+    connection.execute(
+        """
+        INSERT INTO sessions (id, created_at, updated_at, title, folded, head, runs, metadata)
+        VALUES (:id, :at, :at, '', :folded, NULL, 0, '{}')
+        ON CONFLICT (id) DO UPDATE SET updated_at = max(updated_at, excluded.updated_at)
+        """,
+        {"id": session, "at": at, "folded": folded("", session)},
+    )
+
+
+def folded(title: str, session: SessionId) -> str:
+    """What a search for a session looks in; a newline, which no search holds, keeps the two apart."""
+    return f"{fold(title)}\n{fold(session)}"
+
+
+def session_head(connection: Connection, session: SessionId) -> NodeId | None:
+    """A session's newest message."""
+    row = connection.execute("SELECT head FROM sessions WHERE id = ?", (session,)).fetchone()
+    return NodeId(row[0]) if row is not None and row[0] is not None else None
+
+
+def has_message(connection: Connection, node: NodeId) -> bool:
+    """Is there such a message still?"""
+    return connection.execute("SELECT 1 FROM messages WHERE id = ?", (node,)).fetchone() is not None
+
+
+def add_messages(
+    connection: Connection, session: SessionId, parent: NodeId | None, messages: Sequence[NewMessage]
+) -> list[NodeId]:
+    """Save messages, each below the one before, and move the session to the last."""
+    nodes: list[NodeId] = []
+    for run, at, body in messages:
+        cursor = connection.execute(
+            "INSERT INTO messages (parent, session, run, created_at, body) VALUES (?, ?, ?, ?, ?)",
+            (parent, session, run, at, body),
+        )
+        assert cursor.lastrowid is not None
+        parent = NodeId(cursor.lastrowid)
+        nodes.append(parent)
+    if nodes:
+        connection.execute("UPDATE sessions SET head = ? WHERE id = ?", (nodes[-1], session))
+    return nodes
+
+
+def read_path(connection: Connection, node: NodeId) -> list[StoredMessage]:
+    """The messages from the root to a node."""
+    # A message is always younger than its parent, so that the path is in the order of the ids.
+    rows = connection.execute(
+        """
+        WITH RECURSIVE up (id, parent) AS (
+            SELECT id, parent FROM messages WHERE id = ?
+            UNION ALL
+            SELECT messages.id, messages.parent FROM messages JOIN up ON messages.id = up.parent
+        )
+        SELECT messages.id, messages.run, messages.body, messages.created_at FROM up JOIN messages USING (id)
+        ORDER BY messages.id
+        """,
+        (node,),
+    )
+    return [as_message(row) for row in rows]

@@ -1,0 +1,262 @@
+"""The writer: one thread, one connection, group commit. All that is saved goes through here, in the order it came.
+
+The thread takes everything that is pending as soon as it is free, commits it as one transaction, and tells the event
+loop once. Nothing ticks: an append that comes alone is written at once, those that come during a commit go together.
+Sits on database.py and log.py; knows no table but the log.
+"""
+
+import asyncio
+import queue
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import msgspec
+
+from holdfast.errors import StoreError, StoreUnavailableError
+from holdfast.events import Batch, encode_events
+from holdfast.ids import RunId
+from holdfast.store.port import Committed
+from holdfast.store.sqlite.database import connect_writer, is_condition, is_passing, prepare_file, unavailable
+from holdfast.store.sqlite.log import LogEnds, insert_rows, is_one_statement
+from holdfast.store.sqlite.migrate import migrate
+
+Result = TypeVar("Result")
+
+
+class _Append(msgspec.Struct):
+    """A batch to be written: the hot operation."""
+
+    run: RunId
+    first: int
+    count: int
+    at: float
+    events: bytes
+    committed: Committed
+    error: StoreError | None = None
+
+
+class _Work(msgspec.Struct):
+    """Any other change: a function of the connection, all or nothing by itself."""
+
+    do: Callable[[sqlite3.Connection], object]
+    future: "asyncio.Future[Any]"
+    result: object = None
+    error: Exception | None = None
+
+
+class Writer:
+    """Writes for one event loop; every method is called on that loop."""
+
+    on_commit: Callable[[float, int], None] | None = None
+    """Told on the loop after every commit: how many seconds it took, and how many operations it held."""
+
+    def __init__(self, path: Path, *, busy_seconds: float, max_bytes: int | None) -> None:
+        self.ends = LogEnds()
+        """For works alone: it belongs to the writer's thread."""
+        self._path = path
+        self._busy_seconds = busy_seconds
+        self._max_bytes = max_bytes
+        self._loop = asyncio.get_running_loop()
+        self._queue: queue.SimpleQueue[_Append | _Work | None] = queue.SimpleQueue()
+        self._connection: sqlite3.Connection | None = None
+        self._before_closing: Callable[[], None] = lambda: None
+        self._ended: asyncio.Future[None] | None = None
+        # A daemon, so that a program that forgot to close the store can still end; what it was told is saved.
+        self._thread = threading.Thread(target=self._serve, name="holdfast-store", daemon=True)
+
+    async def open(self) -> None:
+        """Open the file, and make or mend its schema.
+
+        Raises:
+            StoreUnavailableError: it cannot be used; says why.
+        """
+        self._thread.start()
+        try:
+            await self.run(lambda connection: None)
+        except BaseException:
+            await self.aclose()
+            raise
+
+    @property
+    def pending(self) -> int:
+        """How many operations wait."""
+        return self._queue.qsize()
+
+    def append(self, run: RunId, batch: Batch, committed: Committed) -> None:
+        """Hand over a batch; it is encoded here, once."""
+        events = batch.events
+        item = _Append(run, batch.first, len(events), batch.at, encode_events(events), committed)
+        if self._ended is None:
+            self._queue.put(item)
+        else:
+            self._loop.call_soon(committed, _closed(self._path))
+
+    async def run(self, do: Callable[[sqlite3.Connection], Result]) -> Result:
+        """Make a change, and wait until it is durable. Giving up the wait does not take the change back."""
+        if self._ended is not None:
+            raise _closed(self._path)
+        future: asyncio.Future[Any] = self._loop.create_future()
+        self._queue.put(_Work(do, future))
+        return cast(Result, await future)
+
+    async def aclose(self, before_closing: Callable[[], None] | None = None) -> None:
+        """Write what is pending, then close; `before_closing` is called on the writer's thread in between."""
+        if self._ended is None:
+            if before_closing is not None:
+                self._before_closing = before_closing
+            self._ended = self._loop.create_future()
+            self._queue.put(None)
+        await asyncio.shield(self._ended)
+        self._thread.join()
+
+    # Below: the writer's thread.
+
+    def _serve(self) -> None:
+        closing = False
+        while not closing:
+            taken = [self._queue.get()]
+            # No other thread takes from the queue, so what it holds now can be taken without waiting.
+            for _ in range(self._queue.qsize()):
+                taken.append(self._queue.get_nowait())
+            group = [item for item in taken if item is not None]
+            closing = len(group) < len(taken)
+            started = time.perf_counter()
+            try:
+                self._commit(group)
+            except Exception as error:
+                # Whatever it was, nobody may be left waiting, and the next group gets its chance.
+                self._fail(group, error)
+            if group and not self._call_loop(self._tell, group, time.perf_counter() - started):
+                closing = True
+        self._close()
+
+    def _commit(self, group: Sequence[_Append | _Work]) -> None:
+        """Write a group in one transaction. Whatever is raised here has saved nothing of it."""
+        connection = self._connection
+        if connection is None:
+            connection = self._connection = self._open()
+        explicit = not is_one_statement(len(group)) or any(type(item) is _Work for item in group)
+        if explicit:
+            connection.execute("BEGIN IMMEDIATE")
+        rows: list[Any] = []
+        for item in group:
+            if type(item) is _Append:
+                try:
+                    end = self.ends.find(connection, item.run)
+                    end.check(item.run, item.first)
+                except StoreError as error:
+                    item.error = error
+                    continue
+                if item.count:
+                    rows += (end.key, item.first, item.count, item.at, item.events)
+                    end.next += item.count
+            else:
+                insert_rows(connection, rows)
+                rows = []
+                self._do(connection, cast(_Work, item))
+        insert_rows(connection, rows)
+        if explicit:
+            connection.execute("COMMIT")
+
+    def _do(self, connection: sqlite3.Connection, work: _Work) -> None:
+        """One change inside the transaction: if it fails for a reason of its own, it alone is taken back."""
+        connection.execute("SAVEPOINT work")
+        try:
+            work.result = work.do(connection)
+        except Exception as error:
+            if is_condition(error):
+                raise
+            work.error = StoreError(f"the store refused: {error}") if isinstance(error, sqlite3.Error) else error
+            connection.execute("ROLLBACK TO work")
+        connection.execute("RELEASE work")
+
+    def _fail(self, group: Sequence[_Append | _Work], error: Exception) -> None:
+        reason = unavailable(self._path, error)
+        for item in group:
+            item.error = reason
+        self.ends.clear()
+        connection = self._connection
+        if connection is None:
+            return
+        try:
+            # SQLite may have rolled back by itself.
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            good = not isinstance(error, sqlite3.Error) or is_passing(error)
+        except sqlite3.Error:
+            good = False
+        if not good:
+            # A new connection sees the file as it is then: the disk may be back, or the file replaced.
+            self._connection = None
+            with suppress(sqlite3.Error):  # It is being thrown away, and the reason is known.
+                connection.close()
+
+    def _open(self) -> sqlite3.Connection:
+        prepare_file(self._path)
+        connection = connect_writer(self._path, busy_seconds=self._busy_seconds, max_bytes=self._max_bytes)
+        try:
+            migrate(connection, self._path)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _close(self) -> None:
+        try:
+            self._before_closing()
+            if self._connection is not None:
+                # Where this fails nothing is lost: whoever opens the file next goes on from its write-ahead log.
+                with suppress(sqlite3.Error):
+                    self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+                with suppress(sqlite3.Error):
+                    self._connection.close()
+                self._connection = None
+        finally:
+            self._call_loop(self._tell_closed)
+
+    def _call_loop(self, callback: Callable[..., None], *arguments: object) -> bool:
+        try:
+            self._loop.call_soon_threadsafe(callback, *arguments)
+        except RuntimeError:
+            return False  # The loop was closed before the store: there is nobody left to tell.
+        return True
+
+    # Below: the event loop again.
+
+    def _tell(self, group: Sequence[_Append | _Work], seconds: float) -> None:
+        for item in group:
+            if type(item) is _Append:
+                self._call(item.committed, item.error)
+            else:
+                _resolve(cast(_Work, item))
+        if self.on_commit is not None:
+            self._call(self.on_commit, seconds, len(group))
+
+    def _call(self, callback: Callable[..., None], *arguments: object) -> None:
+        try:
+            callback(*arguments)
+        except Exception as error:
+            # As the loop does with any callback: reported, and the others of the group still hear.
+            self._loop.call_exception_handler({"message": "a store's callback failed", "exception": error})
+
+    def _tell_closed(self) -> None:
+        if self._ended is not None and not self._ended.done():
+            self._ended.set_result(None)
+
+
+def _resolve(work: _Work) -> None:
+    if work.future.done():
+        return  # Whoever asked was cancelled.
+    if work.error is not None:
+        work.future.set_exception(work.error)
+    else:
+        work.future.set_result(work.result)
+
+
+def _closed(path: Path) -> StoreUnavailableError:
+    return StoreUnavailableError(f"the store is closed: {path}")

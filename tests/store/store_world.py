@@ -1,0 +1,148 @@
+"""What the store's tests are made of: runs, batches, endings, and waiting for an append."""
+
+import asyncio
+import itertools
+from collections.abc import Sequence
+
+from holdfast.errors import StoreError
+from holdfast.events import Batch, Event, RunEnded, RunStarted, TextAdded
+from holdfast.ids import BEFORE_FIRST, EventNumber, NodeId, RunId, SessionId
+from holdfast.messages import AssistantMessage, Message, Text, Usage, user_says
+from holdfast.outcomes import Completed, Outcome
+from holdfast.store.port import RunLog, Store
+from holdfast.store.records import RunEnding, RunRecord, Surface
+from holdfast.store.sqlite import SqliteStore
+
+WAIT_SECONDS = 20
+SESSION = SessionId("session_a")
+_numbers = itertools.count(1)
+
+
+def run_record(
+    run: str | None = None,
+    *,
+    session: str = SESSION,
+    surface: Surface = "chat",
+    model: str = "demo/demo",
+    created_at: float = 100.0,
+    said: str = "hello",
+    parent: NodeId | None = None,
+    rooted: bool = False,
+    ephemeral: bool = False,
+    conversation: str | None = None,
+) -> RunRecord:
+    """A run that is about to begin; ids count upwards."""
+    return RunRecord(
+        id=RunId(run or f"run_{next(_numbers):06d}"),
+        session=SessionId(session),
+        surface=surface,
+        model=model,
+        created_at=created_at,
+        input=(user_says(said),),
+        parent=parent,
+        rooted=rooted,
+        ephemeral=ephemeral,
+        conversation=conversation,
+        instructions="Be brief.",
+        echo={"temperature": 0.5, "tools": [{"name": "x"}]},
+    )
+
+
+def texts(first: int, *words: str, at: float = 100.0) -> Batch:
+    """A batch of text."""
+    return Batch(EventNumber(first), at, [TextAdded(text=word) for word in words])
+
+
+def started(record: RunRecord) -> Batch:
+    """The first batch of a run."""
+    event = RunStarted(run=record.id, session=record.session, model=record.model)
+    return Batch(EventNumber(0), record.created_at, [event])
+
+
+def assistant_says(text: str) -> AssistantMessage:
+    return AssistantMessage(parts=(Text(text=text),))
+
+
+def an_ending(
+    record: RunRecord,
+    answer: str = "hi",
+    *,
+    outcome: Outcome | None = None,
+    ended_at: float | None = None,
+    messages: Sequence[Message] | None = None,
+) -> RunEnding:
+    """What is saved when a run ends."""
+    return RunEnding(
+        outcome=outcome or Completed(),
+        usage=Usage(input_tokens=3, output_tokens=2),
+        ended_at=record.created_at + 5 if ended_at is None else ended_at,
+        messages=(*record.input, assistant_says(answer)) if messages is None else tuple(messages),
+        text=answer,
+    )
+
+
+def last_batch(first: int, ending: RunEnding) -> Batch:
+    """The batch that ends a log."""
+    return Batch(EventNumber(first), ending.ended_at, [RunEnded(outcome=ending.outcome, usage=ending.usage)])
+
+
+async def append(log: RunLog, run: RunId, batch: Batch) -> None:
+    """Append and wait until it is durable, or raise what went wrong."""
+    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def committed(error: StoreError | None) -> None:
+        if error is None:
+            done.set_result(None)
+        else:
+            done.set_exception(error)
+
+    log.append(run, batch, committed)
+    await asyncio.wait_for(done, WAIT_SECONDS)
+
+
+async def whole_run(store: Store, record: RunRecord, answer: str = "hi", *, ended_at: float | None = None) -> RunRecord:
+    """A run from its beginning to its end; the record as it is kept."""
+    await store.create_run(record)
+    await append(store, record.id, started(record))
+    await append(store, record.id, texts(1, answer, at=record.created_at + 1))
+    ending = an_ending(record, answer, ended_at=ended_at)
+    await store.end_run(record.id, last_batch(2, ending), ending)
+    kept = await store.get_run(record.id)
+    assert kept is not None
+    return kept
+
+
+async def whole_log(store: Store, run: RunId, limit: int = 1000) -> list[Event]:
+    """Every event of a run, page by page, checked to be numbered without gaps."""
+    events: list[Event] = []
+    while batches := await store.read_log(run, EventNumber(len(events) - 1), limit):
+        for batch in batches:
+            assert batch.first == len(events)
+            events.extend(batch.events)
+    return events
+
+
+async def said_in(store: Store, session: str = SESSION) -> list[str]:
+    """The texts of a session, oldest first."""
+    record = await store.get_session(SessionId(session))
+    assert record is not None
+    return [] if record.head is None else await said_on_path(store, record.head)
+
+
+async def said_on_path(store: Store, node: NodeId | None) -> list[str]:
+    """The texts from the root to a message."""
+    assert node is not None
+    return [text_of(stored.message) for stored in await store.path(node)]
+
+
+def text_of(message: Message) -> str:
+    text = getattr(message, "text", None)
+    return text if isinstance(text, str) else repr(message)
+
+
+def sqlite_of(store: Store) -> SqliteStore:
+    assert isinstance(store, SqliteStore)
+    return store
+
+
+__all__ = ["BEFORE_FIRST", "SESSION", "WAIT_SECONDS"]
