@@ -93,8 +93,11 @@ _KINDS: Final[dict[str, type[FileArguments]]] = {
 class FileTools:
     """The five tools for files."""
 
-    def __init__(self, workspace: Path, *, max_output_bytes: int = 50_000) -> None:
+    def __init__(
+        self, workspace: Path, *, max_output_bytes: int = 50_000, search_seconds: float = SEARCH_SECONDS
+    ) -> None:
         self._workspace = Workspace(workspace)
+        self._search_seconds = search_seconds
         self._page_bytes = max(max_output_bytes - 500, 500)
         """Room is left for the line that says how to go on, so that a page is never cut in its middle."""
         self._specs = tuple(make_spec(name, kind) for name, kind in _KINDS.items())
@@ -225,12 +228,12 @@ class FileTools:
             "max_matches": asked.max_matches,
         }
         try:
-            return await _run_search(json.dumps(question), directory, self._page_bytes)
+            return await _run_search(json.dumps(question), directory, self._page_bytes, self._search_seconds)
         finally:
             os.close(directory)
 
 
-async def _run_search(question: str, directory: int, max_bytes: int) -> str:
+async def _run_search(question: str, directory: int, max_bytes: int, seconds: float) -> str:
     """Search in a process of its own, which is killed when its time is up or nobody waits for it any more."""
     try:
         process = await asyncio.create_subprocess_exec(
@@ -247,7 +250,7 @@ async def _run_search(question: str, directory: int, max_bytes: int) -> str:
     found = Excerpt(max_bytes)
     ended = True
     try:
-        async with asyncio.timeout(SEARCH_SECONDS):
+        async with asyncio.timeout(seconds):
             while data := await process.stdout.read(65_536):
                 found.add(data)
             problem = (await process.stderr.read(2_000)).decode("utf-8", "replace")
@@ -259,9 +262,7 @@ async def _run_search(question: str, directory: int, max_bytes: int) -> str:
             process.kill()
             await process.wait()
     if not ended:
-        return (
-            f"{found.text()}[the search was stopped after {SEARCH_SECONDS:g} seconds; narrow the pattern, path or glob]"
-        )
+        return f"{found.text()}[the search was stopped after {seconds:g} seconds; narrow the pattern, path or glob]"
     if code != 0:
         raise ToolError(problem.strip() or f"The search failed with exit code {code}.")
     return found.text().rstrip("\n") or "No matches."

@@ -2,7 +2,7 @@
 
 The command sees an environment without secrets and no terminal; its output is bounded while it runs. It is not
 confined to the workspace: whoever turns this on trusts the model with the account the server runs under.
-Above processes, below the toolbox.
+Above processes and pipes, below the toolbox.
 """
 
 import asyncio
@@ -19,13 +19,12 @@ from holdfast.errors import ToolError
 from holdfast.messages import ToolSpec
 from holdfast.tools.arguments import Arguments, make_spec, parse_arguments
 from holdfast.tools.output import Excerpt, cut_line
+from holdfast.tools.pipes import read_pipe
 from holdfast.tools.port import ToolContext, ToolResult
 from holdfast.tools.processes import MARK_VARIABLE, end_processes, find_processes, process_name
 
 DRAIN_SECONDS: Final = 0.25
 """How long output is still read after the shell has exited: something in the background may hold the pipe for ever."""
-FAST_BYTES: Final = 8_000_000
-"""Beyond this output is read slowly, so that a command that prints for ever does not keep the server busy."""
 PASSED_ON: Final = frozenset(
     {"PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR", "XDG_RUNTIME_DIR", "VIRTUAL_ENV"}
 )
@@ -96,7 +95,7 @@ class TerminalTools:
                 os.close(write_end)
             self._marks.add(mark)
             async with asyncio.timeout(seconds), asyncio.TaskGroup() as tasks:
-                reading = tasks.create_task(_collect(read_end, output))
+                reading = tasks.create_task(read_pipe(read_end, output.add))
                 code = await process.wait()
                 await asyncio.wait({reading}, timeout=DRAIN_SECONDS)
                 reading.cancel()
@@ -157,30 +156,6 @@ def clean_environment(environment: Mapping[str, str]) -> dict[str, str]:
     # No pager, prompt or colour: nobody is there to turn pages or to answer.
     quiet = {"TERM": "dumb", "PAGER": "cat", "GIT_PAGER": "cat", "GIT_TERMINAL_PROMPT": "0", "NO_COLOR": "1"}
     return {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8", **passed_on, **quiet}
-
-
-async def _collect(descriptor: int, output: Excerpt) -> None:
-    """Read until the other end is closed."""
-    while True:
-        try:
-            data = os.read(descriptor, 65_536)
-        except BlockingIOError:
-            await _until_readable(descriptor)
-            continue
-        if not data:
-            return
-        output.add(data)
-        await asyncio.sleep(0 if output.total_bytes < FAST_BYTES else 0.01)
-
-
-async def _until_readable(descriptor: int) -> None:
-    loop = asyncio.get_running_loop()
-    ready = asyncio.Event()
-    loop.add_reader(descriptor, ready.set)
-    try:
-        await ready.wait()
-    finally:
-        loop.remove_reader(descriptor)
 
 
 def _exit_line(code: int) -> str:

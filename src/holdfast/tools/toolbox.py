@@ -40,20 +40,28 @@ class Toolbox:
         self._tool_seconds = tool_seconds
         self._overtime_seconds = overtime_seconds
         self._max_output_bytes = max_output_bytes
-        seen: set[str] = set()
-        for spec in (spec for tools in self._sets for spec in tools.specs()):
-            if spec.name in seen:
-                raise ConfigError(f"There are two tools named {spec.name!r}: turn off one of the sets they come from.")
-            seen.add(spec.name)
+        self._seen: dict[str, Tools] = {}
+        """Every tool that ever was: the set of one that has gone knows best why."""
+        for tools in self._sets:
+            for spec in tools.specs():
+                if spec.name in self._seen:
+                    raise ConfigError(f"There are two tools named {spec.name!r}: turn off one of the sets they are in.")
+                self._seen[spec.name] = tools
 
     def specs(self) -> Sequence[ToolSpec]:
         """The tools there are now, internal ones (`_name`) too."""
-        return [spec for spec, _ in self._tools().values()]
+        specs = []
+        for tools in self._sets:
+            for spec in tools.specs():
+                # Where a set that changes gains a name that was taken, the earlier one keeps it.
+                if self._seen.setdefault(spec.name, tools) is tools:
+                    specs.append(spec)
+        return specs
 
     def label(self, name: str, arguments: dict[str, Any]) -> str:
         """A few words for a person: `read_file README.md`."""
-        found = self._tools().get(name)
-        return cut_line(found[1].label(name, arguments) if found else name, LABEL_CHARACTERS)
+        tools = self._seen.get(name)
+        return cut_line(tools.label(name, arguments) if tools else name, LABEL_CHARACTERS)
 
     async def call(self, name: str, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
         """Carry one out, for at most `tool_seconds`, and cut what it says to `max_output_bytes`.
@@ -61,13 +69,13 @@ class Toolbox:
         Raises:
             ToolError: there is no such tool, it took too long, or it could not do it.
         """
-        tools = self._tools()
-        found = tools.get(name)
-        if found is None:
-            raise unknown_tool(name, {known: None for known in tools if not known.startswith("_")})
+        shown = self.specs()
+        tools = self._seen.get(name)
+        if tools is None:
+            raise unknown_tool(name, {spec.name: None for spec in shown if not spec.name.startswith("_")})
         try:
             async with asyncio.timeout(self._tool_seconds + self._overtime_seconds) as limit:
-                result = await found[1].call(name, arguments, context)
+                result = await tools.call(name, arguments, context)
         except TimeoutError:
             if not limit.expired():
                 raise
@@ -83,11 +91,3 @@ class Toolbox:
         async with AsyncExitStack() as closing:
             for tools in self._sets:
                 closing.push_async_callback(tools.aclose)
-
-    def _tools(self) -> dict[str, tuple[ToolSpec, Tools]]:
-        """By name; where a set that changes gains a name that was taken, the earlier one keeps it."""
-        found: dict[str, tuple[ToolSpec, Tools]] = {}
-        for tools in self._sets:
-            for spec in tools.specs():
-                found.setdefault(spec.name, (spec, tools))
-        return found

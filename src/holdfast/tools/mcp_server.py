@@ -1,0 +1,317 @@
+"""One MCP server: a task that connects, keeps the session, and connects again when it is lost.
+
+The task owns the connection from start to end, child process included; calls from elsewhere only borrow it. The SDK is
+imported when the first server is connected to, in a thread, because that takes a second. Below the MCP tools.
+"""
+
+import asyncio
+import importlib
+import logging
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+
+import anyio
+
+from holdfast.config import McpSettings
+from holdfast.errors import ToolError
+from holdfast.tools.pipes import read_pipe
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from mcp import Client
+    from mcp.client import Transport
+    from mcp.client._transport import ReadStream, TransportStreams
+    from mcp.client.session import IncomingMessage
+    from mcp.shared.message import SessionMessage
+    from mcp.types import CallToolResult, Tool
+
+CONNECT_SECONDS: Final = 30.0
+CHECK_SECONDS: Final = 30.0
+"""How often an idle server is asked for its tools: over HTTP nothing else says that it has gone."""
+FIRST_WAIT_SECONDS: Final = 0.5
+LONGEST_WAIT_SECONDS: Final = 60.0
+CLOSE_SECONDS: Final = 10.0
+MAX_PAGES: Final = 100
+_log: Final = logging.getLogger(__name__)
+
+
+class McpServer:
+    """A server that may or may not be there."""
+
+    def __init__(self, name: str, settings: McpSettings, *, connect_seconds: float = CONNECT_SECONDS) -> None:
+        self.name = name
+        self.error = "not connected yet"
+        """Why it is not connected; empty while it is."""
+        self.tools: tuple[Tool, ...] = ()
+        """None while it is not connected."""
+        self.tried = asyncio.Event()
+        """Set once the first attempt has gone well or badly."""
+        self._settings = settings
+        self._connect_seconds = connect_seconds
+        self._client: Client | None = None
+        self._look_again = asyncio.Event()
+        """Something has happened: the tools have changed, a call has failed, or the connection has ended."""
+        self._lost = False
+        self._owner: asyncio.Task[None] | None = None
+
+    @property
+    def connected(self) -> bool:
+        """Can it be called now?"""
+        return self._client is not None
+
+    def start(self) -> None:
+        """Begin to connect; returns at once."""
+        self._owner = asyncio.get_running_loop().create_task(self._keep_connected(), name=f"mcp {self.name}")
+
+    async def call(self, tool: str, arguments: dict[str, Any]) -> "CallToolResult":
+        """Call a tool of the server.
+
+        Raises:
+            ToolError: it is not connected, has refused, or was lost during the call.
+        """
+        from mcp import MCPError
+        from mcp.types import CONNECTION_CLOSED
+
+        client = self._client
+        if client is None:
+            raise self._not_connected()
+        try:
+            return await client.call_tool(tool, arguments)
+        except MCPError as error:
+            self._look_again.set()
+            if error.code == CONNECTION_CLOSED:
+                raise self._lost_meanwhile(tool) from error
+            raise ToolError(f"The MCP server {self.name!r} refused {tool}: {self._describe(error)}") from error
+        except (anyio.ClosedResourceError, anyio.BrokenResourceError) as error:
+            self._look_again.set()
+            raise self._lost_meanwhile(tool) from error
+        except (RuntimeError, ValueError) as error:  # an answer against the protocol, or against the tool's own schema
+            raise ToolError(
+                f"The MCP server {self.name!r} answered {tool} with something that cannot be read: "
+                f"{self._describe(error)} It may have been carried out."
+            ) from error
+
+    async def aclose(self) -> None:
+        """Disconnect, and end the child process if there is one."""
+        owner, self._owner = self._owner, None
+        if owner is None:
+            return
+        owner.cancel()
+        done, _ = await asyncio.wait({owner}, timeout=CLOSE_SECONDS)
+        if not done:
+            _log.warning("MCP server %s does not let go; leaving it", self.name)
+            owner.cancel()
+            await asyncio.wait({owner}, timeout=1)
+
+    async def _keep_connected(self) -> None:
+        wait_seconds = FIRST_WAIT_SECONDS
+        loop = asyncio.get_running_loop()
+        while True:
+            started = loop.time()
+            try:
+                await self._connect_once()
+            except Exception as error:
+                # The boundary to somebody else's program, which may fail in any way: told by `error`, and tried again.
+                self.error = self._describe(error)
+                _log.warning("MCP server %s: %s", self.name, self.error)
+            finally:
+                self._client = None
+                self.tools = ()
+                self.tried.set()
+            if loop.time() - started > LONGEST_WAIT_SECONDS:
+                wait_seconds = FIRST_WAIT_SECONDS
+            await asyncio.sleep(wait_seconds)
+            wait_seconds = min(wait_seconds * 2, LONGEST_WAIT_SECONDS)
+
+    async def _connect_once(self) -> None:
+        """Connect, and return or raise when the connection is lost."""
+        await asyncio.to_thread(importlib.import_module, "mcp")
+        from mcp import Client
+
+        self._lost = False
+        self._look_again.clear()
+        async with AsyncExitStack() as stack:
+            async with asyncio.timeout(self._connect_seconds):
+                transport = await self._open_transport(stack)
+                client = Client(_watched(transport, self._end), message_handler=self._take_message, cache=None)
+                await stack.enter_async_context(client)
+                self.tools = await _list_tools(client)
+            self._client, self.error = client, ""
+            self.tried.set()
+            _log.info("MCP server %s: connected, %d tools", self.name, len(self.tools))
+            async with asyncio.TaskGroup() as tasks:
+                listening = tasks.create_task(self._listen(client))
+                await self._watch(client)
+                listening.cancel()
+
+    async def _watch(self, client: "Client") -> None:
+        """Look at the server when there is a reason to, and now and then; return or raise when it is gone."""
+        while not self._lost:
+            try:
+                async with asyncio.timeout(CHECK_SECONDS):
+                    await self._look_again.wait()
+            except TimeoutError:
+                pass  # nothing has happened: look all the same
+            self._look_again.clear()
+            if not self._lost:
+                async with asyncio.timeout(self._connect_seconds):
+                    self.tools = await _list_tools(client)
+        raise ConnectionError("the server has closed the connection, or exited")
+
+    async def _listen(self, client: "Client") -> None:
+        """Servers of the 2026 protocol only tell of changed tools when asked to; older ones do it by themselves."""
+        from mcp import MCPError
+        from mcp.client.subscriptions import ListenNotSupportedError, SubscriptionLost
+
+        tools = client.server_capabilities.tools
+        if tools is None or not tools.list_changed:
+            return
+        try:
+            async with client.listen(tools_list_changed=True) as changes:
+                async for _ in changes:
+                    self._look_again.set()
+        except ListenNotSupportedError:
+            return
+        except (SubscriptionLost, MCPError):
+            self._look_again.set()
+
+    async def _take_message(self, message: "IncomingMessage") -> None:
+        from mcp.types import ToolListChangedNotification
+
+        if isinstance(message, ToolListChangedNotification):
+            self._look_again.set()
+
+    def _end(self) -> None:
+        """The stream from the server has ended: from now on calls fail at once."""
+        self._lost = True
+        self._client = None
+        self.tools = ()
+        self.error = "the connection was lost"
+        self._look_again.set()
+
+    async def _open_transport(self, stack: AsyncExitStack) -> "Transport":
+        import httpx2
+        from mcp import StdioServerParameters
+        from mcp.client.stdio import stdio_client
+        from mcp.client.streamable_http import streamable_http_client
+
+        if self._settings.url:
+            # A call may be silent for as long as it takes; the toolbox bounds it.
+            patience = httpx2.Timeout(self._connect_seconds, read=None)
+            http = await stack.enter_async_context(httpx2.AsyncClient(headers=self._settings.headers, timeout=patience))
+            return streamable_http_client(self._settings.url, http_client=http)
+        command, *rest = self._settings.command
+        parameters = StdioServerParameters(command=command, args=rest, env=self._settings.env)
+        return stdio_client(parameters, errlog=await stack.enter_async_context(_logged_lines(self.name)))
+
+    def _describe(self, error: BaseException) -> str:
+        """One line about what is wrong, without what is secret in the settings."""
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        match error:
+            case TimeoutError():
+                text = f"it did not answer within {self._connect_seconds:g} seconds"
+            case FileNotFoundError():
+                text = f"there is no program {self._settings.command[0] if self._settings.command else ''!r}"
+            case _:
+                text = str(error) or type(error).__name__
+        query = urlsplit(self._settings.url)
+        for secret in (*self._settings.env.values(), *self._settings.headers.values(), query.query, query.password):
+            if secret and len(secret) > 3:
+                text = text.replace(secret, "***")
+        return " ".join(text.split())[:500]
+
+    def _not_connected(self) -> ToolError:
+        return ToolError(f"The MCP server {self.name!r} is not connected ({self.error}). Nothing was carried out.")
+
+    def _lost_meanwhile(self, tool: str) -> ToolError:
+        return ToolError(
+            f"The connection to the MCP server {self.name!r} was lost while it carried out {tool}: "
+            "it is not known whether that was done."
+        )
+
+
+async def _list_tools(client: "Client") -> "tuple[Tool, ...]":
+    tools: list[Tool] = []
+    cursor: str | None = None
+    for _ in range(MAX_PAGES):
+        page = await client.list_tools(cursor=cursor)
+        tools += page.tools
+        cursor = page.next_cursor
+        if cursor is None:
+            break
+    return tuple(tools)
+
+
+@asynccontextmanager
+async def _logged_lines(name: str) -> AsyncIterator[Any]:
+    """A file for a server's stderr, whose lines go to the log at debug level."""
+    read_end, write_end = os.pipe()
+    os.set_blocking(read_end, False)
+
+    def log(data: bytes) -> None:
+        for line in data.decode("utf-8", "replace").splitlines():
+            _log.debug("MCP server %s says: %s", name, line)
+
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            reading = tasks.create_task(read_pipe(read_end, log))
+            try:
+                with os.fdopen(write_end, "w", encoding="utf-8") as file:
+                    yield file
+            finally:
+                reading.cancel()
+    finally:
+        os.close(read_end)
+
+
+@asynccontextmanager
+async def _watched(transport: "Transport", ended: Callable[[], None]) -> "AsyncIterator[TransportStreams]":
+    """The transport, telling when the server's side of it ends."""
+    async with transport as (incoming, outgoing):
+        yield _WatchedStream(incoming, ended), outgoing
+
+
+class _WatchedStream:
+    """A stream that tells when it ends."""
+
+    def __init__(self, stream: "ReadStream[SessionMessage | Exception]", ended: Callable[[], None]) -> None:
+        self._stream = stream
+        self._ended = ended
+
+    @property
+    def last_context(self) -> Any:
+        """The SDK asks for it on the streams that have it."""
+        return getattr(self._stream, "last_context", None)
+
+    async def receive(self) -> "SessionMessage | Exception":
+        try:
+            return await self._stream.receive()
+        except (anyio.EndOfStream, anyio.ClosedResourceError):
+            self._ended()
+            raise
+
+    def __aiter__(self) -> "_WatchedStream":
+        return self
+
+    async def __anext__(self) -> "SessionMessage | Exception":
+        try:
+            return await self.receive()
+        except anyio.EndOfStream:
+            raise StopAsyncIteration from None
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+    async def __aenter__(self) -> "_WatchedStream":
+        await self._stream.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: "TracebackType | None"
+    ) -> bool | None:
+        return await self._stream.__aexit__(kind, error, trace)
