@@ -23,8 +23,9 @@ def header_text(connection: HTTPConnection, name: str) -> str | None:
 
 
 def header_value(text: str) -> str:
-    """Text as a header's value: its UTF-8 bytes, in the Latin-1 clothes that Starlette wants."""
-    return text.encode("utf-8", "replace").decode("latin-1")
+    """Text as a header's value, on one line: its UTF-8 bytes, in the Latin-1 clothes that Starlette wants."""
+    one_line = "".join(" " if unicodedata.category(character) == "Cc" else character for character in text)
+    return one_line.encode("utf-8", "replace").decode("latin-1")
 
 
 def check_header_text(name: str, text: str, max_characters: int = MAX_CHARACTERS) -> str:

@@ -225,9 +225,12 @@ class Supervisor:
         """
         live = self._live.get(run)
         if live is not None:
+            self._meter.replays(live.recorder.end - after - 1)
             return live.subscribe(after)
-        if await self._store.get_run(run) is None:
+        record = await self._store.get_run(run)
+        if record is None:
             raise NotFoundError(f"There is no run {run}.", code="run_not_found")
+        self._meter.replays(record.events - after - 1)
         return Subscription(run, self._store, None, after)
 
     # Acting on a run
@@ -302,6 +305,11 @@ class Supervisor:
             except LogConflictError:
                 logger.info("run %s was saved after all", run)
             del self._unsaved[run]
+
+    @property
+    def is_closing(self) -> bool:
+        """Are new runs turned away, because the server is on its way out?"""
+        return self._closing
 
     def begin_shutdown(self) -> None:
         """R9: take no new runs."""

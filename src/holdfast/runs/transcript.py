@@ -23,6 +23,7 @@ from holdfast.events import (
     ToolStarted,
     TurnCut,
     TurnStarted,
+    Warned,
 )
 from holdfast.ids import CallId, RunId, SessionId
 from holdfast.messages import AssistantMessage, Message, ToolCall, ToolMessage, Usage
@@ -60,6 +61,7 @@ class Transcript:
         """Server tools that began, in order."""
         self.results: dict[CallId, ToolFinished] = {}
         self.approvals: dict[CallId, Approval] = {}
+        self.warnings: list[str] = []
         self._messages: list[Message] = []
         self._turn: TurnFold | None = None
         self._turn_dropped = False
@@ -112,6 +114,8 @@ class Transcript:
                 self.approvals[event.call_id] = Approval(event.call_id, event.name, event.arguments, at + event.seconds)
             case ApprovalAnswered():
                 self.approvals.pop(event.call_id, None)
+            case Warned():
+                self.warnings.append(event.message)
             case Steered():
                 self._close_turn()
                 self._messages.append(event.message)

@@ -1,0 +1,1 @@
+"""What the server says about itself: health, models, capabilities, metrics, the API's description (S)."""

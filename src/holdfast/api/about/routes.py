@@ -1,0 +1,132 @@
+"""Health, models, capabilities, metrics and the description of the API (S1-S3, S10, S11). Sits on the service."""
+
+import asyncio
+import os
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute
+
+from holdfast.api.about.capabilities import describe_capabilities
+from holdfast.api.about.openapi import describe_api
+from holdfast.api.routing import ApiRoute
+from holdfast.api.service import Service, service_of
+from holdfast.errors import NotFoundError, StoreError
+
+CHECK_SECONDS: Final = 3.0
+
+
+def _json(value: Any, status: int = 200) -> Response:
+    return Response(msgspec.json.encode(value), status, media_type="application/json")
+
+
+async def get_health(request: Request) -> Response:
+    """Is the server up? Needs no key and touches nothing."""
+    service = service_of(request)
+    return _json({"status": "ok", "platform": service.dialect.platform, "version": service.version})
+
+
+async def get_detailed_health(request: Request) -> Response:
+    """The state of the server and its parts. Needs no key and tells no secrets; 503 when the store cannot be used."""
+    service = service_of(request)
+    supervisor = service.supervisor
+    store, is_well = await _check_store(service)
+    state = "draining" if supervisor.is_closing else "running" if is_well else "degraded"
+    runs = supervisor.live_runs
+    detailed = {
+        "status": "ok" if is_well else "degraded",
+        "state": state,
+        "platform": service.dialect.platform,
+        "version": service.version,
+        "pid": os.getpid(),
+        "model": service.default_model,
+        "active_runs": supervisor.executing,
+        "waiting_runs": sum(1 for live in runs if not live.executing and live.request.lane is not None),
+        "max_concurrent_runs": service.settings.limits.max_concurrent_runs,
+        "store": store,
+        "mcp": dict(service.mcp.status()) if service.mcp is not None else {},
+        "started_at": service.started_at,
+        "updated_at": service.clock.now(),
+    }
+    return _json(detailed, 200 if is_well else 503)
+
+
+async def _check_store(service: Service) -> tuple[dict[str, Any], bool]:
+    # The store's address is a path of this machine; whoever has no key needs only its kind.
+    try:
+        async with asyncio.timeout(CHECK_SECONDS):
+            return {"status": "ok", **await service.store.check()}, True
+    except StoreError as error:
+        return {"status": "unavailable", "message": error.message}, False
+    except TimeoutError:
+        return {"status": "unavailable", "message": f"no answer in {CHECK_SECONDS:g} seconds"}, False
+
+
+async def list_models(request: Request) -> Response:
+    """The agent, and every model that is configured by name."""
+    return _json({"object": "list", "data": _models(service_of(request))})
+
+
+async def get_model(request: Request) -> Response:
+    """One of the models."""
+    name = request.path_params["model"]
+    for model in _models(service_of(request)):
+        if model["id"] == name:
+            return _json(model)
+    raise NotFoundError(f"There is no model {name[:200]!r} here.", param="model", code="model_not_found")
+
+
+def _models(service: Service) -> list[dict[str, Any]]:
+    settings = service.settings
+    names = dict.fromkeys(
+        (
+            service.default_model,
+            *settings.fallbacks,
+            *(f"{name}/{model}" for name, provider in settings.providers.items() for model in provider.models),
+            *settings.models,
+            *service.extra_models,
+        )
+    )
+    names.pop(service.agent_name, None)
+
+    def model(name: str, root: str, owned_by: str) -> dict[str, Any]:
+        created = int(service.started_at)
+        return {"id": name, "object": "model", "created": created, "owned_by": owned_by, "root": root, "parent": None}
+
+    agent = model(service.agent_name, service.default_model, service.dialect.owned_by)
+    return [agent, *(model(name, name, name.partition("/")[0]) for name in names)]
+
+
+async def get_capabilities(request: Request) -> Response:
+    """What this server can do, for clients that ask before they try."""
+    return _json(describe_capabilities(service_of(request)))
+
+
+async def get_metrics(request: Request) -> Response:
+    """Figures for Prometheus."""
+    service = service_of(request)
+    service.meter.executing.set(service.supervisor.executing)
+    return Response(generate_latest(service.meter.registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+
+async def get_openapi(request: Request) -> Response:
+    """The description of this API."""
+    service = service_of(request)
+    routes = [route for route in request.app.routes if isinstance(route, ApiRoute)]
+    return _json(describe_api(routes, title=service.agent_name, version=service.version))
+
+
+ROUTES: Final[Sequence[BaseRoute]] = (
+    ApiRoute("GET", "/health", get_health, tag="server"),
+    ApiRoute("GET", "/v1/health", get_health, tag="server"),
+    ApiRoute("GET", "/health/detailed", get_detailed_health, tag="server"),
+    ApiRoute("GET", "/v1/models", list_models, tag="server"),
+    ApiRoute("GET", "/v1/models/{model:path}", get_model, tag="server"),
+    ApiRoute("GET", "/v1/capabilities", get_capabilities, tag="server"),
+    ApiRoute("GET", "/metrics", get_metrics, tag="server"),
+    ApiRoute("GET", "/openapi.json", get_openapi, tag="server"),
+)

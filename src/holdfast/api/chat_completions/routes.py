@@ -1,0 +1,139 @@
+"""Where chat completions are asked for and answered (C). Sits on the schema, the encoders and the supervisor."""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute
+
+from holdfast.api.body import read_object
+from holdfast.api.chat_completions.continuation import find_continued, restore_history
+from holdfast.api.chat_completions.encode import ChatEncoder, encode_plain
+from holdfast.api.chat_completions.endings import ending_of
+from holdfast.api.chat_completions.schema import ChatBody, ChatRequest, parse_chat_request
+from holdfast.api.idempotency import fingerprint_request
+from holdfast.api.naming import named_session, served_model, session_key
+from holdfast.api.routing import ApiRoute
+from holdfast.api.service import Service, service_of
+from holdfast.api.sse import EventStream, await_end
+from holdfast.api.starting import Begun, begin_run
+from holdfast.api.texts import header_value
+from holdfast.errors import StoreError
+from holdfast.ids import SessionId, derive_session_id, make_run_id
+from holdfast.runs.request import RunRequest
+from holdfast.runs.transcript import Transcript
+
+
+async def create_chat_completion(request: Request) -> Response:
+    """Ask the agent, in the words of the OpenAI Chat Completions API.
+
+    With `stream: true` the answer is a stream of chunks. Server tools run on the server; tools in `tools` are the
+    client's to carry out.
+    """
+    service = service_of(request)
+    body = await read_object(request)
+    chat = parse_chat_request(body)
+    session = named_session(service, request, chat.session_id)
+    memory = session_key(service, request)
+    wanted, warning = await _make_request(service, chat, session, memory)
+    fingerprint = fingerprint_request(request, body, session or "", memory or "")
+    begun = await begin_run(service, request, wanted, fingerprint, warning=warning)
+    if chat.stream:
+        return _stream(service, chat, begun)
+    return await _answer(service, request, begun)
+
+
+async def _make_request(
+    service: Service, chat: ChatRequest, session: SessionId | None, memory: str | None
+) -> tuple[RunRequest, str | None]:
+    """The run to start, and a warning if it starts with less than it should."""
+    talk = chat.conversation
+    wanted = RunRequest(
+        run=make_run_id(),
+        session=session or derive_session_id(talk.system, talk.first_user_text),
+        surface="chat",
+        model=served_model(service, chat.model),
+        input=talk.input,
+        history=talk.history if session is None else (),
+        stored_history=session is not None,
+        # A conversation that is sent from its start anew is a new path, not the old one's next turn.
+        rooted=session is None and not talk.history,
+        instructions=talk.system,
+        memory_scope=memory or "",
+        client_tools=chat.tools,
+        options=chat.options,
+        on_disconnect=chat.on_disconnect,
+        lane=chat.lane or ("wait" if session is not None else None),
+        # Whoever reads a stream can be shown the question, and a run that outlives its client can be asked about.
+        can_ask=chat.stream or chat.on_disconnect == "continue",
+        ephemeral=not chat.store,
+        echo={"metadata": chat.options.metadata} if chat.options.metadata else {},
+    )
+    try:
+        if session is not None:
+            await service.store.get_session(session)
+            return wanted, None
+        continued = await find_continued(service.store, wanted.session, talk)
+        if continued is None:
+            return wanted, None
+        history = await restore_history(service.store, continued, talk)
+    except StoreError as error:
+        # C13: better an answer without the past than none.
+        warning = f"The stored history could not be read and was left out: {error.message}"
+        return msgspec.structs.replace(wanted, stored_history=False), warning
+    return msgspec.structs.replace(wanted, history=history, parent=continued.head), None
+
+
+def _stream(service: Service, chat: ChatRequest, begun: Begun) -> Response:
+    encoder = ChatEncoder(
+        begun.run,
+        model=begun.model,
+        created=int(begun.created_at),
+        fingerprint=_fingerprint(service),
+        dialect=service.dialect,
+        include_usage=chat.include_usage,
+    )
+    keepalive_seconds = service.settings.server.keepalive_seconds
+    return EventStream(begun.subscription, encoder, keepalive_seconds=keepalive_seconds, headers=begun.headers)
+
+
+async def _answer(service: Service, request: Request, begun: Begun) -> Response:
+    transcript = Transcript()
+    await await_end(begun.subscription, request.receive, transcript)
+    outcome = transcript.outcome
+    assert outcome is not None, "a log that was read to its end has an outcome"
+    dialect = service.dialect
+    ending = ending_of(outcome, has_text=bool(transcript.text), tools_ran=bool(transcript.tools))
+    headers = dict(begun.headers)
+    if transcript.warnings:
+        headers[dialect.header("Warning")] = header_value(" ".join(transcript.warnings))
+    if ending.extras is not None:
+        headers[dialect.header("Completed")] = "false"
+        headers[dialect.header("Partial")] = "true" if ending.extras["partial"] else "false"
+    status = 200
+    if ending.problem is None:
+        content = encode_plain(
+            transcript,
+            ending,
+            begun.run,
+            created=int(begun.created_at),
+            fingerprint=_fingerprint(service),
+            dialect=dialect,
+        )
+    else:
+        status = ending.problem.status
+        headers |= ending.problem.headers
+        extras: dict[str, Any] = {**(ending.extras or {}), "partial_text": transcript.text}
+        content = {"error": {**ending.problem.envelope["error"], dialect.extras_key: extras}}
+    return Response(msgspec.json.encode(content), status, headers, "application/json")
+
+
+def _fingerprint(service: Service) -> str:
+    return f"fp_holdfast_{service.version}"
+
+
+ROUTES: Final[Sequence[BaseRoute]] = (
+    ApiRoute("POST", "/v1/chat/completions", create_chat_completion, tag="chat", takes=ChatBody, streams=True),
+)
