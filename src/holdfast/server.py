@@ -24,6 +24,7 @@ from holdfast.runs.recovery import recover
 from holdfast.runs.supervisor import Supervisor
 from holdfast.runs.upkeep import Upkeep
 from holdfast.settings import database_path
+from holdfast.store.lock import StoreLock
 from holdfast.store.memory import MemoryStore
 from holdfast.store.port import Store
 from holdfast.store.sqlite import SqliteStore
@@ -71,8 +72,7 @@ async def open_server(
     clock = SystemClock()
     async with AsyncExitStack() as stack:
         meter = Meter()
-        store = await _open_store(settings, data_dir, meter)
-        stack.push_async_callback(store.aclose)
+        store = await _open_store(settings, data_dir, meter, stack)
         await recover(store, clock)
         upkeep = Upkeep(store, settings.store, clock)
         stack.push_async_callback(upkeep.aclose)
@@ -112,11 +112,15 @@ async def open_server(
         yield Server(make_app(service, page=page_routes()), service)
 
 
-async def _open_store(settings: Settings, data_dir: Path, meter: Meter) -> Store:
+async def _open_store(settings: Settings, data_dir: Path, meter: Meter, stack: AsyncExitStack) -> Store:
     path = database_path(settings.store, data_dir)
     if path is None:
-        return MemoryStore()
+        memory = MemoryStore()
+        stack.push_async_callback(memory.aclose)
+        return memory
+    stack.callback(StoreLock(path).release)
     store = await SqliteStore.open(path)
+    stack.push_async_callback(store.aclose)
     store.on_commit = meter.stored
     return store
 
@@ -124,7 +128,7 @@ async def _open_store(settings: Settings, data_dir: Path, meter: Meter) -> Store
 async def _open_chaos(stack: AsyncExitStack) -> Provider:
     """T6: a provider on loopback that fails on request, over real sockets."""
     provider = await stack.enter_async_context(ScriptedProvider(chaos_responder))
-    return Provider(name="chaos", protocol="chat_completions", base_url=provider.base_url)
+    return Provider(name="chaos", protocol="chat_completions", base_url=provider.url)
 
 
 def _tool_sets(settings: Settings, store: Store, environment: Mapping[str, str], mcp: McpTools) -> list[Tools]:

@@ -54,6 +54,10 @@ class Meter:
         """A group of writes became durable."""
         self.commits.observe(seconds)
 
+    def replays(self, events: int) -> None:
+        """Somebody reads so many events that have been told before."""
+        self.replayed.inc(max(0, events))
+
     def upstream_closed(self, live: LiveRun, now: float) -> None:
         """The run's model call is over; if it was interrupted, that long ago."""
         if live.interruption is not None:

@@ -31,7 +31,9 @@ class StoreLock:
             holder = os.read(self._file, 20).decode("ascii", "replace").strip()
             os.close(self._file)
             raise StoreUnavailableError(
-                f"the store {database} is in use by another Holdfast" + (f" (process {holder})" if holder else "") + ". "
+                f"the store {database} is in use by another Holdfast"
+                + (f" (process {holder})" if holder else "")
+                + ". "
                 "Stop it, connect to it instead, or give this one a store of its own (store.url, HOLDFAST_DATA_DIR)."
             ) from None
         os.ftruncate(self._file, 0)

@@ -1,0 +1,104 @@
+"""What the runs API takes (J1). A run's input and options are written as chat completions write them."""
+
+from typing import Any, Literal
+
+import msgspec
+
+from holdfast.api.body import convert
+from holdfast.api.chat_completions.schema import ChatRequest, parse_chat_request
+from holdfast.api.chat_messages import parse_user_content
+from holdfast.errors import RequestError
+from holdfast.messages import UserMessage
+from holdfast.runs.request import LanePolicy
+
+
+class RunBody(msgspec.Struct, frozen=True, kw_only=True):
+    """A new run; the options of chat completions (`temperature`, `tools` …) stand beside these."""
+
+    input: str | list[Any]
+    """A question, or chat messages of which the last is the question."""
+    model: str | None = None
+    session_id: str | None = None
+    instructions: str | None = None
+    on_disconnect: Any = "continue"
+    lane: LanePolicy = "wait"
+    stream: bool = False
+    max_output_tokens: int | None = None
+    max_turns: int | None = None
+    max_tool_calls: int | None = None
+    metadata: dict[str, str] | None = None
+
+
+class ApprovalBody(msgspec.Struct, frozen=True, kw_only=True):
+    """An answer to a call that waits."""
+
+    approved: bool | None = None
+    decision: Literal["approve", "approved", "deny", "denied"] | None = None
+    """The same in a word."""
+    call_id: str | None = None
+    """Which call; not needed when only one waits."""
+
+    @property
+    def answer(self) -> bool:
+        """Approve or deny.
+
+        Raises:
+            RequestError: it says neither.
+        """
+        if self.approved is not None:
+            return self.approved
+        if self.decision is not None:
+            return self.decision.startswith("approve")
+        raise RequestError("approved must be true or false.", param="approved", code="missing_required_parameter")
+
+
+class SteeringBody(msgspec.Struct, frozen=True, kw_only=True):
+    """A message to a running run."""
+
+    content: Any = None
+    message: Any = None
+    """The same, as some clients call it."""
+
+
+class NewRun(msgspec.Struct, frozen=True, kw_only=True):
+    """A run that makes sense."""
+
+    body: RunBody
+    chat: ChatRequest
+
+
+def parse_run(body: dict[str, Any]) -> NewRun:
+    """The body of a request for a run.
+
+    Raises:
+        RequestError: something in it cannot be used; param says what.
+    """
+    if "input" not in body and "messages" in body:
+        body = {**body, "input": body["messages"]}
+    if "input" not in body:
+        raise RequestError("input is missing.", param="input", code="missing_required_parameter")
+    raw = convert(body, RunBody)
+    messages = [{"role": "user", "content": raw.input}] if isinstance(raw.input, str) else list(raw.input)
+    if raw.instructions:
+        messages = [{"role": "system", "content": raw.instructions}, *messages]
+    asked = {**body, "messages": messages, "on_disconnect": raw.on_disconnect}
+    if raw.max_output_tokens is not None:
+        asked["max_completion_tokens"] = raw.max_output_tokens
+    for name in ("max_turns", "max_tool_calls"):
+        limit = getattr(raw, name)
+        if limit is not None and limit < 1:
+            raise RequestError(f"{name} must be at least 1.", param=name, code="invalid_value")
+    return NewRun(body=raw, chat=parse_chat_request(asked))
+
+
+def parse_steering(body: dict[str, Any]) -> UserMessage:
+    """A message to a running run.
+
+    Raises:
+        RequestError: it is empty or has parts that cannot be used.
+    """
+    raw = convert(body, SteeringBody)
+    content = raw.content if raw.content is not None else raw.message
+    if not content:
+        raise RequestError("content is missing.", param="content", code="missing_required_parameter")
+    return UserMessage(parts=parse_user_content(content, "content"))

@@ -1,0 +1,150 @@
+"""`/v1/sessions` (J2): list, make, read, rename, delete, fork. Sits on the store and the supervisor."""
+
+from typing import Any, Final
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from holdfast.api.body import convert, parse_object, read_body
+from holdfast.api.queries import query_number
+from holdfast.api.routing import ApiRoute
+from holdfast.api.service import Service, service_of
+from holdfast.api.sessions.encode import encode_session, encode_stored
+from holdfast.api.sessions.schema import ForkBody, SessionBody
+from holdfast.api.texts import check_header_text
+from holdfast.errors import NotFoundError, RequestError
+from holdfast.ids import NodeId, SessionId, make_session_id
+from holdfast.store.records import SessionRecord
+
+MAX_PAGE: Final = 200
+MAX_TITLE: Final = 500
+
+
+async def list_sessions(request: Request) -> Response:
+    """Sessions, the last used first; `search` looks in titles and ids."""
+    service = service_of(request)
+    limit = query_number(request, "limit", default=50, low=1, high=MAX_PAGE)
+    offset = query_number(request, "offset", default=0, low=0, high=10**9)
+    found = await service.store.list_sessions(request.query_params.get("search", ""), limit + 1, offset)
+    data = [_encode(service, record) for record in found[:limit]]
+    return answer({"object": "list", "data": data, "has_more": len(found) > limit})
+
+
+async def create_session(request: Request) -> Response:
+    """Make an empty session."""
+    service = service_of(request)
+    body = convert(parse_object(await read_body(request) or b"{}"), SessionBody)
+    session = SessionId(check_header_text("id", body.id)) if body.id else make_session_id()
+    if await service.store.get_session(session) is not None:
+        raise RequestError(f"There is a session {session} already.", status=409, param="id", code="session_exists")
+    now = service.clock.now()
+    record = SessionRecord(
+        id=session, created_at=now, updated_at=now, title=_title(body.title or ""), metadata=body.metadata or {}
+    )
+    await service.store.put_session(record)
+    return answer(_encode(service, record), 201)
+
+
+async def get_session(request: Request) -> Response:
+    """One session."""
+    service = service_of(request)
+    return answer(_encode(service, await _find(service, request)))
+
+
+async def change_session(request: Request) -> Response:
+    """Change a session's title or metadata."""
+    service = service_of(request)
+    record = await _find(service, request)
+    body = convert(parse_object(await read_body(request)), SessionBody)
+    changed = msgspec.structs.replace(
+        record,
+        title=record.title if body.title is None else _title(body.title),
+        metadata=record.metadata if body.metadata is None else body.metadata,
+    )
+    await service.store.put_session(changed)
+    return answer(_encode(service, changed))
+
+
+async def delete_session(request: Request) -> Response:
+    """Stop what is going on in a session, then forget it and its messages."""
+    service = service_of(request)
+    session = SessionId(request.path_params["session_id"])
+    for live in service.supervisor.live_runs:
+        if live.request.session == session:
+            await service.supervisor.stop(live.request.run)
+    if not await service.store.delete_session(session):
+        raise _unknown(session)
+    return answer({"id": session, "object": "session.deleted", "deleted": True})
+
+
+async def list_messages(request: Request) -> Response:
+    """A session's messages, the oldest first."""
+    service = service_of(request)
+    record = await _find(service, request)
+    path = await service.store.path(record.head) if record.head is not None else []
+    return answer({"object": "list", "data": [encode_stored(stored) for stored in path], "has_more": False})
+
+
+async def fork_session(request: Request) -> Response:
+    """Copy a session, whole or up to a message, into a new one."""
+    service = service_of(request)
+    record = await _find(service, request)
+    body = convert(parse_object(await read_body(request) or b"{}"), ForkBody)
+    at = NodeId(body.at) if body.at is not None else None
+    if at is not None:
+        path = await service.store.path(record.head) if record.head is not None else []
+        if at not in {stored.id for stored in path}:
+            raise RequestError(f"Session {record.id} has no message {at}.", param="at", code="message_not_found")
+    now = service.clock.now()
+    copy = SessionRecord(
+        id=SessionId(check_header_text("id", body.id)) if body.id else make_session_id(),
+        created_at=now,
+        updated_at=now,
+        title=_title(body.title if body.title is not None else record.title),
+        metadata={**record.metadata, "forked_from": record.id},
+    )
+    if await service.store.get_session(copy.id) is not None:
+        raise RequestError(f"There is a session {copy.id} already.", status=409, param="id", code="session_exists")
+    if not await service.store.fork_session(record.id, copy, at):
+        raise _unknown(record.id)
+    made = await service.store.get_session(copy.id)
+    return answer(_encode(service, made or copy), 201)
+
+
+async def _find(service: Service, request: Request) -> SessionRecord:
+    session = SessionId(request.path_params["session_id"])
+    record = await service.store.get_session(session)
+    if record is None:
+        raise _unknown(session)
+    return record
+
+
+def _unknown(session: SessionId) -> NotFoundError:
+    return NotFoundError(f"There is no session {session}.", code="session_not_found")
+
+
+def _encode(service: Service, record: SessionRecord) -> dict[str, Any]:
+    return encode_session(record, service.supervisor.active_run(record.id))
+
+
+def _title(title: str) -> str:
+    if len(title) > MAX_TITLE:
+        raise RequestError(f"title has over {MAX_TITLE} characters.", param="title", code="invalid_value")
+    return title
+
+
+def answer(body: Any, status: int = 200) -> Response:
+    """A JSON answer."""
+    return Response(msgspec.json.encode(body), status_code=status, media_type="application/json")
+
+
+ROUTES: Final = (
+    ApiRoute("GET", "/v1/sessions", list_sessions, tag="sessions", query=("search", "limit", "offset")),
+    ApiRoute("POST", "/v1/sessions", create_session, tag="sessions", takes=SessionBody, answers=201),
+    ApiRoute("GET", "/v1/sessions/{session_id:path}/messages", list_messages, tag="sessions"),
+    ApiRoute("POST", "/v1/sessions/{session_id:path}/fork", fork_session, tag="sessions", takes=ForkBody, answers=201),
+    ApiRoute("GET", "/v1/sessions/{session_id:path}", get_session, tag="sessions"),
+    ApiRoute("PATCH", "/v1/sessions/{session_id:path}", change_session, tag="sessions", takes=SessionBody),
+    ApiRoute("DELETE", "/v1/sessions/{session_id:path}", delete_session, tag="sessions"),
+)
