@@ -34,6 +34,7 @@ FaultName = Literal[
     "no_streaming",
     "only_plain",
     "stall_before_headers",
+    "stall_after_headers",
     "reset_before_headers",
     "not_http",
 ]
@@ -76,6 +77,7 @@ FAULTS: Final[dict[FaultName, FaultKind]] = {
     "no_streaming": FaultKind("says that it cannot stream; plain requests work"),
     "only_plain": FaultKind("answers with a plain body although asked to stream"),
     "stall_before_headers": FaultKind("takes the request and never answers"),
+    "stall_after_headers": FaultKind("sends its headers, and then nothing but comments"),
     "reset_before_headers": FaultKind("takes the request and resets the connection"),
     "not_http": FaultKind("answers with something that is not HTTP"),
 }

@@ -15,7 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
-from typing import Any, Self, assert_never
+from typing import Any, Self, assert_never, cast
 
 import msgspec
 
@@ -251,8 +251,8 @@ class _Connection(asyncio.Protocol):
         """True once we have ended it; what the peer sees next is our doing."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # A cast: uvloop's transports behave like asyncio's and do not inherit from them.
+        self._transport = cast(asyncio.Transport, transport)
         self._provider._opened(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -445,6 +445,8 @@ def _stream_steps(reply: Reply, request: RecordedRequest, protocol: WireProtocol
             before, act = _upto(frames, "text", fault.number), _Act.HALF_CLOSE
         case "stall" | "stall_with_comments":
             before, act = _upto(frames, "text", fault.number), _Act.HANG
+        case "stall_after_headers":
+            before, act = (), _Act.HANG
         case "eof":
             before = _upto(frames, "text", fault.number)
         case "cut_frame":
@@ -473,7 +475,7 @@ def _stream_steps(reply: Reply, request: RecordedRequest, protocol: WireProtocol
     if extra:
         yield _chunk(extra)
     yield from _paced(after, delay, None)
-    if fault.name == "stall_with_comments":
+    if fault.name in ("stall_with_comments", "stall_after_headers"):
         yield from itertools.cycle((0.02, _chunk(b": keepalive\n\n")))
     if act is _Act.KEEP:
         yield _LAST_CHUNK
@@ -533,7 +535,7 @@ def _plain_steps(reply: Reply, model: str, protocol: WireProtocol) -> Iterator[_
         case "half_close":
             yield whole[:half]
             yield _Act.HALF_CLOSE
-        case "stall" | "stall_with_comments" | "stall_tool_call":
+        case "stall" | "stall_with_comments" | "stall_tool_call" | "stall_after_headers":
             yield whole[:half]
             yield _Act.HANG
         case "eof":

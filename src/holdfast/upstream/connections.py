@@ -12,17 +12,22 @@ from holdfast.errors import StreamStalledError
 
 
 class PromptResponse(aiohttp.ClientResponse):
-    """A response whose `close` cuts the connection there and then.
+    """A response that its reader ends: with `release` when the answer is whole, with `close` when it is not.
 
-    A polite close of a TLS connection waits for the other side's goodbye, and a provider that has stalled says none.
+    By itself aiohttp gives a connection back to the pool as soon as the body has ended, before anybody could see
+    whether the answer in it was one; and a polite close of a TLS connection waits for the other side's goodbye, which
+    a provider that has stalled does not say.
     """
 
     def close(self) -> None:
-        """Cut the connection, unless it has gone back to the pool."""
+        """Cut the connection there and then, unless it has gone back to the pool."""
         transport = self.connection.transport if self.connection is not None else None
         if transport is not None:
             transport.abort()
         super().close()
+
+    def _response_eof(self) -> None:
+        """Keep the connection at the end of the body."""
 
 
 def make_session() -> aiohttp.ClientSession:

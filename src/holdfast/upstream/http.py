@@ -83,7 +83,9 @@ class HttpUpstream:
         try:
             if response.content_type.endswith("json"):
                 # Asked to stream, and it answered in one piece; that is an answer too.
-                yield self._parse_answer(await self._read_whole(response, watchdog), call)
+                deltas = self._parse_answer(await self._read_whole(response, watchdog), call)
+                whole = True
+                yield deltas
                 return
             content = response.content
             decoder = self._codec.make_decoder(call)
@@ -137,12 +139,14 @@ class HttpUpstream:
         deadline = loop.time() + max(self._settings.first_byte_seconds, self._settings.stall_seconds)
         response = await self._ask(call, deadline, stream=False)
         watchdog = Watchdog(response, self._settings.stall_seconds, self._silence())
+        whole = False
         try:
-            body = await self._read_whole(response, watchdog)
+            deltas = self._parse_answer(await self._read_whole(response, watchdog), call)
+            whole = True
         finally:
             watchdog.close()
-            self._part(response)
-        yield self._parse_answer(body, call)
+            self._part(response, whole=whole)
+        yield deltas
 
     async def aclose(self) -> None:
         """Drop every connection."""
@@ -204,7 +208,7 @@ class HttpUpstream:
             body += take_unread(response.content)
         finally:
             watchdog.close()
-            self._part(response)
+            self._part(response, whole=response.content.at_eof())
         if response.status < 400:
             where = urlsplit(response.headers.get("Location", "")).netloc or "another address"
             return ProviderRefusedError(
@@ -284,15 +288,17 @@ class HttpUpstream:
             case _:
                 return TransportLostError(f"The connection to {self._who} was lost ({type(error).__name__}).")
 
-    def _part(self, response: aiohttp.ClientResponse, *, whole: bool = False) -> None:
+    def _part(self, response: aiohttp.ClientResponse, *, whole: bool) -> None:
         """Back to the pool if the answer is whole and its body ends soon, else cut (U17)."""
-        if not whole or response.connection is None:
+        if not whole:
             response.close()
-            return
-        # The last frame often comes a moment before the end of the body; nobody has to wait for that.
-        loop = asyncio.get_running_loop()
-        parting = loop.call_later(PARTING_SECONDS, self._give_up, response)
-        self._partings[response] = parting
+        elif response.content.is_eof():
+            response.release()
+        else:
+            # The last frame often comes a moment before the end of the body; nobody has to wait for that.
+            response.content.on_eof(response.release)
+            loop = asyncio.get_running_loop()
+            self._partings[response] = loop.call_later(PARTING_SECONDS, self._give_up, response)
 
     def _give_up(self, response: aiohttp.ClientResponse) -> None:
         del self._partings[response]

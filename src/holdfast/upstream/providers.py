@@ -13,10 +13,9 @@ import msgspec
 
 from holdfast.config import Protocol, ProviderSettings
 from holdfast.errors import ConfigError
-from holdfast.upstream.chat_completions import ChatCompletionsCodec
 from holdfast.upstream.chat_request import ChatQuirks
 from holdfast.upstream.codec import Codec
-from holdfast.upstream.protocols import CODECS
+from holdfast.upstream.protocols import make_codec
 
 _USUAL: Final = ChatQuirks()
 
@@ -54,7 +53,18 @@ PROVIDERS: Final[dict[str, KnownProvider]] = {
         base_url="https://generativelanguage.googleapis.com/v1beta/openai",
         key_variables=("GEMINI_API_KEY", "GOOGLE_API_KEY"),
         quirks=ChatQuirks(
-            unsupported=frozenset({"user", "metadata", "seed", "verbosity", "parallel_tool_calls"}),
+            # An unknown name in the body is refused there, not passed over.
+            unsupported=frozenset(
+                {
+                    "frequency_penalty",
+                    "metadata",
+                    "parallel_tool_calls",
+                    "presence_penalty",
+                    "seed",
+                    "user",
+                    "verbosity",
+                }
+            ),
         ),
     ),
     "groq": KnownProvider(
@@ -86,7 +96,9 @@ PROVIDERS: Final[dict[str, KnownProvider]] = {
         key_variables=("CEREBRAS_API_KEY",),
         quirks=ChatQuirks(
             max_tokens_field="max_completion_tokens",
-            unsupported=frozenset({"frequency_penalty", "presence_penalty", "metadata", "verbosity"}),
+            unsupported=frozenset(
+                {"frequency_penalty", "metadata", "parallel_tool_calls", "presence_penalty", "verbosity"}
+            ),
         ),
     ),
     "ollama": KnownProvider(base_url="http://127.0.0.1:11434/v1"),
@@ -115,7 +127,7 @@ class Provider:
 
     def make_codec(self) -> Codec:
         """The codec of its protocol, with its quirks."""
-        return ChatCompletionsCodec(self.quirks) if self.protocol == "chat_completions" else CODECS[self.protocol]
+        return make_codec(self.protocol, self.quirks)
 
 
 def resolve_provider(name: str, settings: ProviderSettings | None, environment: Mapping[str, str]) -> Provider:

@@ -65,8 +65,6 @@ class RetryingUpstream:
                             ]
                             held += (delta for delta in batch if not isinstance(delta, UpstreamRetried))
                             yield told
-                if held:
-                    yield held
                 return
             except UpstreamError as error:
                 if delivered:

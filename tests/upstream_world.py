@@ -1,0 +1,121 @@
+"""A provider that is scripted, the real upstream that asks it, and how a test listens to what comes of a call."""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass, field
+from random import Random
+
+from holdfast.clock import Clock
+from holdfast.config import Protocol, Settings, StreamSettings
+from holdfast.errors import UpstreamError
+from holdfast.events import (
+    Answered,
+    ArgumentsAdded,
+    Delta,
+    FellBack,
+    ReasoningAdded,
+    TextAdded,
+    UpstreamRetried,
+)
+from holdfast.messages import AssistantMessage, user_says
+from holdfast.testing import HurriedClock, ScriptedProvider
+from holdfast.upstream.fold import TurnFold
+from holdfast.upstream.port import ModelCall, Upstream
+from holdfast.upstream.providers import Provider
+from holdfast.upstream.router import ModelRouter
+
+PROTOCOLS: tuple[Protocol, ...] = ("chat_completions", "responses", "anthropic_messages")
+CALL = ModelCall(model="scripted/m-1", system="Be brief.", messages=(user_says("Hello?"),))
+QUICK = StreamSettings(retries=2, connect_seconds=2.0, first_byte_seconds=2.0, stall_seconds=2.0)
+
+
+@dataclass
+class Heard:
+    """All that came of one call."""
+
+    batches: list[Sequence[Delta]] = field(default_factory=list)
+    error: UpstreamError | None = None
+
+    @property
+    def deltas(self) -> list[Delta]:
+        return [delta for batch in self.batches for delta in batch]
+
+    @property
+    def text(self) -> str:
+        return "".join(delta.text for delta in self.deltas if isinstance(delta, TextAdded))
+
+    @property
+    def reasoning(self) -> str:
+        return "".join(delta.text for delta in self.deltas if isinstance(delta, ReasoningAdded))
+
+    @property
+    def arguments(self) -> str:
+        return "".join(delta.text for delta in self.deltas if isinstance(delta, ArgumentsAdded))
+
+    @property
+    def answered(self) -> Answered | None:
+        found = [delta for delta in self.deltas if isinstance(delta, Answered)]
+        assert len(found) <= 1, "a turn ends once"
+        assert not found or self.deltas[-1] is found[0], "nothing follows the end of a turn"
+        return found[0] if found else None
+
+    @property
+    def retries(self) -> list[UpstreamRetried]:
+        return [delta for delta in self.deltas if isinstance(delta, UpstreamRetried)]
+
+    @property
+    def fallbacks(self) -> list[FellBack]:
+        return [delta for delta in self.deltas if isinstance(delta, FellBack)]
+
+    @property
+    def message(self) -> AssistantMessage:
+        fold = TurnFold()
+        for delta in self.deltas:
+            fold.add(delta)
+        return fold.message()
+
+
+async def hear(upstream: Upstream, call: ModelCall = CALL, *, seconds: float = 10.0) -> Heard:
+    """Listen to a call to its end, and never for ever."""
+    heard = Heard()
+    async with asyncio.timeout(seconds):
+        try:
+            async with aclosing(upstream.stream(call)) as batches:
+                async for batch in batches:
+                    heard.batches.append(batch)
+        except UpstreamError as error:
+            heard.error = error
+    return heard
+
+
+async def next_delta(batches: AsyncGenerator[Sequence[Delta], None], seconds: float = 5.0) -> Delta:
+    """The first delta of the next batch that has one."""
+    async with asyncio.timeout(seconds):
+        async for batch in batches:
+            if batch:
+                return batch[0]
+    raise AssertionError("the stream ended")
+
+
+@asynccontextmanager
+async def asking(
+    provider: ScriptedProvider,
+    protocol: Protocol = "chat_completions",
+    stream: StreamSettings = QUICK,
+    *,
+    clock: Clock | None = None,
+    api_key: str = "key-for-tests",
+) -> AsyncIterator[ModelRouter]:
+    """The whole stack, as the server builds it, over a scripted provider; waits between tries are skipped."""
+    router = ModelRouter(
+        Settings(stream=stream),
+        {},
+        providers=[Provider(name="scripted", protocol=protocol, base_url=provider.url, api_key=api_key)],
+        clock=clock or HurriedClock(),
+        random=Random(7),
+    )
+    try:
+        yield router
+    finally:
+        await router.aclose()
