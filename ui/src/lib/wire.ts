@@ -1,0 +1,137 @@
+/** What the server says over HTTP, word for word. Nothing here belongs to the page. */
+
+export interface Usage {
+  input_tokens?: number;
+  output_tokens?: number;
+  total_tokens?: number;
+  cached_tokens?: number;
+  reasoning_tokens?: number;
+}
+
+export type OutcomeName = "completed" | "incomplete" | "failed" | "cancelled" | "requires_action";
+export type RunStatus = "queued" | "running" | "waiting_approval" | OutcomeName;
+
+export interface Outcome {
+  outcome: OutcomeName;
+  reason?: string;
+  message?: string;
+  status?: number;
+  code?: string;
+}
+
+export interface OpenApproval {
+  call_id: string;
+  tool: string;
+  arguments: string;
+  expires_at: number;
+}
+
+export interface Run {
+  id: string;
+  status: RunStatus;
+  outcome: OutcomeName | null;
+  reason: string | null;
+  message: string | null;
+  session_id: string;
+  model: string;
+  surface: string;
+  created_at: number;
+  ended_at: number | null;
+  usage: Usage;
+  text: string;
+  events: number;
+  approvals: OpenApproval[];
+  metadata: Record<string, unknown>;
+  input?: Message[];
+}
+
+export interface Session {
+  id: string;
+  title: string;
+  created_at: number;
+  updated_at: number;
+  runs: number;
+  active_run: string | null;
+  metadata: Record<string, unknown>;
+}
+
+export interface Model {
+  id: string;
+  owned_by?: string;
+  root?: string | null;
+}
+
+export interface List<T> {
+  data: T[];
+  has_more?: boolean;
+}
+
+export type Part =
+  | { type: "text"; text: string }
+  | { type: "image_url"; image_url: { url: string } };
+
+export interface Message {
+  id?: number;
+  run_id?: string;
+  created_at?: number;
+  role: "user" | "assistant" | "tool" | "system" | "developer";
+  content: string | Part[] | null;
+  reasoning_content?: string;
+  tool_calls?: { id: string; function: { name: string; arguments: string } }[];
+  tool_call_id?: string;
+  name?: string;
+  failed?: boolean;
+}
+
+export interface Stopped {
+  run_id: string;
+  stopped: boolean;
+  status: RunStatus;
+  outcome: OutcomeName | null;
+  reason: string | null;
+  text: string;
+}
+
+type Executed = "yes" | "no" | "unknown";
+type At = { at: number };
+
+/** The events of a run's log. Fields that have their default value are left out by the server. */
+export type RunEvent = At &
+  (
+    | { type: "run.started"; run: string; session: string; model: string }
+    | { type: "turn.started"; turn: number; model: string }
+    | { type: "text.added"; text: string }
+    | { type: "reasoning.added"; text: string; summary?: boolean }
+    | { type: "reasoning.signed" }
+    | { type: "tool_call.began"; index: number; call_id: string; name: string }
+    | { type: "tool_call.arguments_added"; index: number; text: string }
+    | { type: "tool_call.annotated"; index: number }
+    | { type: "tool_call.dropped"; call_id: string; name: string; bytes_received: number; executed?: Executed }
+    | { type: "upstream.retried"; model: string; attempt: number; error: string; wait_seconds: number }
+    | { type: "upstream.fell_back"; from_model: string; to_model: string; error: string }
+    | { type: "upstream.answered"; finish: string; model: string; usage?: Usage }
+    | { type: "turn.cut"; turn: number; error: string }
+    | { type: "tool.started"; call_id: string; name: string; arguments: string; label: string }
+    | {
+        type: "tool.finished";
+        call_id: string;
+        name: string;
+        output: string;
+        failed?: boolean;
+        seconds?: number;
+        executed?: Executed;
+      }
+    | { type: "approval.asked"; call_id: string; name: string; arguments: string; seconds: number }
+    | { type: "approval.answered"; call_id: string; approved: boolean; by: "client" | "timeout" | "stop" }
+    | { type: "message.added"; message: { parts: LogPart[] } }
+    | { type: "run.warned"; message: string }
+    | { type: "run.ended"; outcome: Outcome; usage?: Usage }
+  );
+
+/** Parts of a message as the log keeps them. */
+export type LogPart = { type: "text"; text: string } | { type: "image"; url: string };
+
+export interface Numbered {
+  number: number;
+  event: RunEvent;
+}

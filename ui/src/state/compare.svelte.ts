@@ -1,0 +1,177 @@
+/** One prompt to several models side by side; every pane is a run of its own that ends with its pane (T4). */
+import { makeKey } from "../lib/api";
+import { isAbort, sentence } from "../lib/http";
+import type { Part } from "../lib/wire";
+import { announcer } from "./announcer.svelte";
+import { LiveRun } from "./live.svelte";
+import { models } from "./models.svelte";
+import { route } from "./route.svelte";
+import { api } from "./server.svelte";
+import { sessions } from "./sessions.svelte";
+import { textOf } from "./chat.svelte";
+
+export const FEWEST = 2;
+export const MOST = 4;
+const STOP_MILLISECONDS = 1000;
+
+/** One question in one pane, and its answer. */
+export class Turn extends LiveRun {
+  readonly key = makeKey();
+  constructor(readonly asked: Part[]) {
+    super();
+  }
+}
+
+export class Pane {
+  readonly key = makeKey();
+  model = $state("");
+  session = $state<string | null>(null);
+  turns = $state.raw<Turn[]>([]);
+  going = $state(false);
+  problem = $state("");
+  #run = "";
+  #reading: AbortController | null = null;
+
+  constructor(model: string) {
+    this.model = model;
+  }
+
+  /** Resolves when the answer has ended, one way or another. */
+  async ask(content: Part[], base: string | null): Promise<void> {
+    const reading = (this.#reading = new AbortController());
+    const turn = new Turn(content);
+    this.turns = [...this.turns, turn];
+    Object.assign(this, { going: true, problem: "" });
+    this.#run = "";
+    try {
+      if (this.session === null && base !== null) this.session = (await api.forkSession(base, {})).id;
+      reading.signal.throwIfAborted();
+      const response = await api.attachRun({ content, session: this.session, model: this.model }, reading.signal);
+      this.#run = response.headers.get("X-Holdfast-Run-Id") ?? "";
+      this.session = response.headers.get("X-Holdfast-Session-Id") ?? this.session;
+      if (!(await turn.read(response, reading.signal))) await this.#verdict(turn);
+    } catch (error) {
+      if (reading.signal.aborted || isAbort(error)) await this.#verdict(turn);
+      else this.problem = sentence(error);
+    } finally {
+      this.going = false;
+    }
+  }
+
+  /** The stream broke before the end was told. The log knows how it ended; without it we only know that it did. */
+  async #verdict(turn: Turn): Promise<void> {
+    const lost = { outcome: "cancelled", reason: "client_disconnect" } as const;
+    if (!this.#run) {
+      turn.view = { ...turn.view, outcome: lost };
+      return;
+    }
+    const again = new LiveRun(turn.view);
+    try {
+      await again.follow(this.#run, AbortSignal.timeout(5000));
+      turn.view = again.view;
+    } catch (error) {
+      console.info(`How ${this.#run} ended could not be read.`, error);
+      turn.view = { ...turn.view, outcome: lost };
+    }
+  }
+
+  /** Ends the run at once and keeps what came. Closing the connection does the same, should the request not get through. */
+  async stop(): Promise<void> {
+    if (!this.going) return;
+    const reading = this.#reading;
+    const late = setTimeout(() => reading?.abort(), this.#run ? STOP_MILLISECONDS : 0);
+    if (!this.#run) return;
+    try {
+      await api.stop(this.#run);
+      clearTimeout(late);
+    } catch (error) {
+      clearTimeout(late);
+      reading?.abort();
+      announcer.show(`Stopped by closing the connection: ${sentence(error)}`);
+    }
+  }
+
+  /** The pane goes away, and its run with it. */
+  close(): void {
+    this.#reading?.abort();
+  }
+
+  async approve(call: string, approved: boolean): Promise<void> {
+    try {
+      await api.approve(this.#run, call, approved);
+    } catch (error) {
+      announcer.show(sentence(error));
+    }
+  }
+}
+
+class Compare {
+  panes = $state.raw<Pane[]>([]);
+  /** The session whose conversation every pane begins with. */
+  base = $state<string | null>(null);
+
+  get going(): boolean {
+    return this.panes.some((pane) => pane.going);
+  }
+
+  get begun(): boolean {
+    return this.panes.some((pane) => pane.turns.length > 0);
+  }
+
+  /** Empty panes, one per model as far as there are models. */
+  begin(base: string | null): void {
+    this.close();
+    this.base = base;
+    this.panes = [];
+    for (let n = 0; n < FEWEST; n++) this.add();
+  }
+
+  add(): void {
+    if (this.panes.length >= MOST || this.begun) return;
+    const taken = new Set(this.panes.map((pane) => pane.model));
+    const model = models.list.slice(1).find(({ id }) => !taken.has(id))?.id ?? models.fallback;
+    this.panes = [...this.panes, new Pane(model)];
+  }
+
+  remove(pane: Pane): void {
+    pane.close();
+    this.panes = this.panes.filter((other) => other !== pane);
+  }
+
+  async ask(content: Part[]): Promise<void> {
+    const title = `Compare: ${textOf(content).slice(0, 40)}`;
+    await Promise.all(
+      this.panes.map(async (pane) => {
+        const first = pane.turns.length === 0;
+        await pane.ask(content, this.base);
+        if (first && pane.session) await this.#name(pane.session, `${title} · ${pane.model}`);
+      }),
+    );
+    announcer.say("All answers have ended.");
+    await sessions.refreshQuietly();
+  }
+
+  async #name(session: string, title: string): Promise<void> {
+    try {
+      await api.updateSession(session, { title });
+    } catch (error) {
+      console.info(`The session ${session} could not be named.`, error);
+    }
+  }
+
+  async stop(): Promise<void> {
+    await Promise.all(this.panes.map((pane) => pane.stop()));
+  }
+
+  /** Goes on with one answer as the chat. */
+  pick(pane: Pane): void {
+    if (pane.session) route.go("chat", pane.session);
+  }
+
+  close(): void {
+    for (const pane of this.panes) pane.close();
+    this.panes = [];
+  }
+}
+
+export const compare = new Compare();

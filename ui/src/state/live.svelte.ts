@@ -1,0 +1,44 @@
+/** One run that is read as it goes: its events folded into a view once per frame. Chat, compare and replay hold one. */
+import { EMPTY, fold, type RunView } from "../lib/fold";
+import { follow, FrameBatch, readEvents } from "../lib/follow";
+import type { Numbered } from "../lib/wire";
+import { api } from "./server.svelte";
+
+export class LiveRun {
+  view = $state.raw<RunView>(EMPTY);
+  /** The page has no connection to it; the run itself goes on. */
+  lost = $state(false);
+  #batch = new FrameBatch((events) => this.receive(events));
+
+  constructor(view: RunView = EMPTY) {
+    this.view = view;
+  }
+
+  get going(): boolean {
+    return this.view.outcome === null;
+  }
+
+  /** Resolves when the run has ended. */
+  async follow(run: string, signal: AbortSignal): Promise<void> {
+    await follow(
+      (after, aborted) => api.events(run, after, aborted),
+      this.view.last,
+      { events: (events) => this.#batch.add(events), connected: (yes) => (this.lost = !yes) },
+      signal,
+    );
+    this.#batch.flush();
+  }
+
+  /** Reads one response to its end; true when the run's end was in it. */
+  async read(response: Response, signal: AbortSignal): Promise<boolean> {
+    try {
+      return await readEvents(response, signal, (events) => this.#batch.add(events));
+    } finally {
+      this.#batch.flush();
+    }
+  }
+
+  protected receive(events: Numbered[]): void {
+    this.view = fold(this.view, events);
+  }
+}

@@ -1,0 +1,175 @@
+import { describe, expect, it } from "vitest";
+import { answerText, EMPTY, fold, outputTokens, type RunView, type ToolItem } from "../src/lib/fold";
+import type { Numbered, RunEvent } from "../src/lib/wire";
+
+type Bare = RunEvent extends infer E ? (E extends RunEvent ? Omit<E, "at"> & { at?: number } : never) : never;
+
+/** A log: each event one second after the one before. */
+function log(...events: Bare[]): Numbered[] {
+  return events.map((event, number) => ({ number, event: { at: 100 + number, ...event } as RunEvent }));
+}
+const started: Bare[] = [
+  { type: "run.started", run: "run_1", session: "s", model: "a/b" },
+  { type: "turn.started", turn: 0, model: "a/b" },
+];
+const text = (words: string): Bare => ({ type: "text.added", text: words });
+const began: Bare = { type: "tool_call.began", index: 0, call_id: "c1", name: "write_file" };
+const args = (words: string): Bare => ({ type: "tool_call.arguments_added", index: 0, text: words });
+const answered: Bare = { type: "upstream.answered", finish: "tool_calls", model: "a/b" };
+const ended: Bare = { type: "run.ended", outcome: { outcome: "completed" } };
+
+const tool = (view: RunView): ToolItem => view.items.find((item) => item.kind === "tool")!;
+
+describe("the fold of a run's events", () => {
+  it("joins text and keeps reasoning apart, with how long it took", () => {
+    const view = fold(
+      EMPTY,
+      log(...started, { type: "reasoning.added", text: "Hm" }, { type: "reasoning.added", text: "m." }, text("Yes"), text("."), ended),
+    );
+    expect(view.items.map((item) => item.kind)).toEqual(["reasoning", "text"]);
+    expect(view.items[0]).toMatchObject({ text: "Hmm.", began: 102, ended: 104 });
+    expect(answerText(view)).toBe("Yes.");
+    expect(view).toMatchObject({ run: "run_1", session: "s", firstToken: 102, ended: 106, outcome: { outcome: "completed" } });
+  });
+
+  it("says of a dropped call that it was not carried out, and how much of it had come", () => {
+    const view = fold(
+      EMPTY,
+      log(...started, began, args('{"path": "no'), { type: "turn.cut", turn: 0, error: "Connection lost." }, {
+        type: "tool_call.dropped",
+        call_id: "c1",
+        name: "write_file",
+        bytes_received: 12,
+      }, text("Stream stalled mid tool-call (write_file): the action was not carried out."), {
+        type: "run.ended",
+        outcome: { outcome: "incomplete", reason: "stream_interrupted" },
+      }),
+    );
+    expect(tool(view)).toMatchObject({ state: "dropped", name: "write_file", bytesReceived: 12 });
+    expect(view.outcome?.outcome).toBe("incomplete");
+    expect(answerText(view)).toContain("was not carried out");
+  });
+
+  it("never leaves a card looking alive after the run has ended", () => {
+    const stopped: Bare = { type: "run.ended", outcome: { outcome: "cancelled", reason: "user" } };
+    const writing = fold(EMPTY, log(...started, began, args("{"), stopped));
+    const ready = fold(EMPTY, log(...started, began, args("{}"), answered, stopped));
+    const running = fold(
+      EMPTY,
+      log(...started, began, answered, { type: "tool.started", call_id: "c1", name: "x", arguments: "{}", label: "x" }, stopped),
+    );
+    expect([writing, ready, running].map((view) => tool(view).state)).toEqual(["dropped", "not_run", "unknown"]);
+  });
+
+  it("keeps what had arrived when the stream was interrupted", () => {
+    const view = fold(
+      EMPTY,
+      log(...started, text("Half an ans"), { type: "turn.cut", turn: 0, error: "reset" }, {
+        type: "run.ended",
+        outcome: { outcome: "incomplete", reason: "stream_interrupted", message: "The connection was lost." },
+      }),
+    );
+    expect(answerText(view)).toBe("Half an ans");
+    expect(view.outcome).toEqual({ outcome: "incomplete", reason: "stream_interrupted", message: "The connection was lost." });
+    expect(view.items.some((item) => item.kind === "notice" && item.text.includes("reset"))).toBe(true);
+  });
+
+  it("gives the same view however the log is cut and however often it is replayed", () => {
+    const events = log(...started, text("a"), began, args("{"), args("}"), answered, {
+      type: "tool.started", call_id: "c1", name: "write_file", arguments: "{}", label: "write_file x",
+    }, { type: "tool.finished", call_id: "c1", name: "write_file", output: "ok", seconds: 1.5 }, {
+      type: "turn.started", turn: 1, model: "a/b",
+    }, text("b"), text("c"), ended);
+    const whole = fold(EMPTY, events);
+    for (let cut = 0; cut <= events.length; cut++) {
+      const first = fold(EMPTY, events.slice(0, cut));
+      expect(fold(first, events)).toEqual(whole);
+      expect(fold(fold(first, events.slice(cut)), events)).toEqual(whole);
+    }
+    expect(fold(whole, events)).toBe(whole);
+    expect(answerText(whole)).toBe("abc");
+    expect(tool(whole)).toMatchObject({ state: "done", output: "ok", seconds: 1.5, label: "write_file x" });
+  });
+
+  it("changes only what an event touched and leaves the old view as it was", () => {
+    const events = log(...started, text("a"), began, args("{}"), answered, { type: "turn.started", turn: 1, model: "" }, text("b"), text("c"));
+    const before = fold(EMPTY, events.slice(0, -1));
+    const copy = structuredClone(before);
+    const after = fold(before, events);
+    expect(before).toEqual(copy);
+    expect(after.items[0]).toBe(before.items[0]);
+    expect(after.items[1]).toBe(before.items[1]);
+    expect(after.items[2]).not.toBe(before.items[2]);
+  });
+
+  it("keeps interleaved calls of one turn apart", () => {
+    const view = fold(
+      EMPTY,
+      log(...started, began, { type: "tool_call.began", index: 1, call_id: "c2", name: "read_file" }, args("{1"), {
+        type: "tool_call.arguments_added", index: 1, text: "{2",
+      }, args("}"), { type: "tool_call.arguments_added", index: 1, text: "}" }, answered),
+    );
+    expect(view.items).toMatchObject([
+      { call: "c1", arguments: "{1}", state: "ready" },
+      { call: "c2", arguments: "{2}", state: "ready" },
+    ]);
+  });
+
+  it("shows a steering message where it came, and the text after it as a part of its own", () => {
+    const view = fold(
+      EMPTY,
+      log(...started, text("one"), { type: "message.added", message: { parts: [{ type: "text", text: "shorter" }] } }, {
+        type: "turn.started", turn: 1, model: "a/b",
+      }, text("two"), ended),
+    );
+    expect(view.items.map((item) => item.kind)).toEqual(["text", "steer", "text"]);
+    expect(view.items[1]).toMatchObject({ parts: [{ type: "text", text: "shorter" }] });
+  });
+
+  it("asks for approval, then runs or denies", () => {
+    const asked: Bare[] = [...started, began, answered, {
+      type: "approval.asked", call_id: "c1", name: "write_file", arguments: '{"path":"x"}', seconds: 300,
+    }];
+    const waiting = fold(EMPTY, log(...asked));
+    expect(tool(waiting)).toMatchObject({ state: "asking", arguments: '{"path":"x"}', approval: { expires: 404 } });
+    const approved = fold(EMPTY, log(...asked, { type: "approval.answered", call_id: "c1", approved: true, by: "client" }));
+    expect(tool(approved).state).toBe("ready");
+    const denied = fold(
+      EMPTY,
+      log(...asked, { type: "approval.answered", call_id: "c1", approved: false, by: "timeout" }, {
+        type: "tool.finished", call_id: "c1", name: "write_file", output: "Denied.", failed: true, executed: "no",
+      }),
+    );
+    expect(tool(denied)).toMatchObject({ state: "denied", seconds: null, approval: { by: "timeout", approved: false } });
+  });
+
+  it("hands the client's own tools over when the run ends for them", () => {
+    const view = fold(EMPTY, log(...started, began, args("{}"), answered, {
+      type: "run.ended", outcome: { outcome: "requires_action", reason: "client_tools" },
+    }));
+    expect(tool(view).state).toBe("handed_over");
+  });
+
+  it("tells of retries and of the model that took over", () => {
+    const view = fold(
+      EMPTY,
+      log(...started, { type: "upstream.retried", model: "a/b", attempt: 1, error: "reset.", wait_seconds: 1 }, {
+        type: "upstream.fell_back", from_model: "a/b", to_model: "c/d", error: "reset.",
+      }, text("hello")),
+    );
+    expect(view.items.map((item) => (item.kind === "notice" ? item.level : item.kind))).toEqual(["info", "warning", "text"]);
+    expect(view.model).toBe("c/d");
+  });
+
+  it("estimates tokens while they come and takes the provider's count at the end", () => {
+    const going = fold(EMPTY, log(...started, text("x".repeat(40))));
+    expect(outputTokens(going)).toEqual({ count: 10, exact: false });
+    const done = fold(EMPTY, log(...started, text("x".repeat(40)), { ...ended, usage: { output_tokens: 12 } } as Bare));
+    expect(outputTokens(done)).toEqual({ count: 12, exact: true });
+  });
+
+  it("passes over events of a newer server that it does not know", () => {
+    const unknown = { type: "moon.rose", at: 1 } as unknown as Bare;
+    expect(answerText(fold(EMPTY, log(...started, text("a"), unknown, text("b"))))).toBe("ab");
+  });
+});
