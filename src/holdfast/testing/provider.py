@@ -10,6 +10,7 @@ import enum
 import itertools
 import re
 import socket
+import ssl
 import struct
 import time
 from collections import deque
@@ -134,7 +135,14 @@ Responder = Callable[[RecordedRequest], Reply]
 class ScriptedProvider:
     """`async with ScriptedProvider([Reply(text="Hi")]) as provider:` and point a client at `provider.url`."""
 
-    def __init__(self, script: Iterable[Reply] | Responder = (), *, remember: int | None = None) -> None:
+    def __init__(
+        self,
+        script: Iterable[Reply] | Responder = (),
+        *,
+        remember: int | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self._tls = tls
         self._respond = script if callable(script) else None
         self._queue: deque[Reply] = deque() if callable(script) else deque(script)
         self.requests: deque[RecordedRequest] = deque(maxlen=remember)
@@ -160,8 +168,11 @@ class ScriptedProvider:
     async def start(self, port: int = 0) -> None:
         """Listen on 127.0.0.1."""
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: _Connection(self), "127.0.0.1", port, backlog=4096)
-        self._url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}/v1"
+        self._server = await loop.create_server(
+            lambda: _Connection(self), "127.0.0.1", port, backlog=4096, ssl=self._tls
+        )
+        scheme = "https" if self._tls else "http"
+        self._url = f"{scheme}://127.0.0.1:{self._server.sockets[0].getsockname()[1]}/v1"
 
     async def aclose(self) -> None:
         """Stop listening and drop every connection."""
