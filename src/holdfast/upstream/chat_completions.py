@@ -410,8 +410,8 @@ def _parts_as_deltas(parts: list[Any]) -> list[Delta]:
             case {"type": "thinking", "thinking": str(text)} if text:
                 deltas.append(ReasoningAdded(text=text))
             case {"type": "thinking", "thinking": [*pieces]}:
-                words = "".join(piece["text"] for piece in pieces if isinstance(piece, dict) and "text" in piece)
-                if words:
+                texts = [piece.get("text") for piece in pieces if isinstance(piece, dict)]
+                if words := "".join(text for text in texts if isinstance(text, str)):
                     deltas.append(ReasoningAdded(text=words))
             case _:
                 pass

@@ -20,6 +20,8 @@ from holdfast.errors import ProviderRefusedError, StreamingUnsupportedError, Tra
 MAX_MESSAGE_CHARS: Final = 2_000
 MAX_PAGE_CHARS: Final = 500
 """Of a body that is no JSON: enough to recognise a proxy's page, too little to fill a log."""
+MAX_DEPTH: Final = 4
+"""Of errors within errors."""
 CONTEXT_LENGTH_EXCEEDED: Final = "context_length_exceeded"
 
 _LOST: Final = re.compile(
@@ -156,17 +158,19 @@ def parse_retry_after(value: str | None) -> float | None:
     return max(0.0, seconds) if math.isfinite(seconds) else None
 
 
-def read_complaint(value: object) -> Complaint:
+def read_complaint(value: object, depth: int = 0) -> Complaint:
     """An error body, or the `error` of an event, in any of the shapes seen in the field."""
+    if depth > MAX_DEPTH:
+        return Complaint()
     match value:
         case str():
             return Complaint(message=_tidy(value))
         case [first, *_]:
-            return read_complaint(first)
+            return read_complaint(first, depth + 1)
         case dict():
-            outer = _read_object(value)
+            outer = _read_object(value, depth)
             inner = value.get("error")
-            return _merge(read_complaint(inner), outer) if inner else outer
+            return _merge(read_complaint(inner, depth + 1), outer) if inner else outer
         case _:
             return Complaint()
 
@@ -208,13 +212,13 @@ def _has_lost_kind(complaint: Complaint) -> bool:
     return any(is_connection_lost(kind.replace("_", " ")) for kind in complaint.kinds)
 
 
-def _read_object(value: Mapping[str, Any]) -> Complaint:
+def _read_object(value: Mapping[str, Any], depth: int) -> Complaint:
     names = [value.get(key) for key in ("code", "type", "status")]
     kinds = tuple(name for name in names if isinstance(name, str) and name and name != "error" and not name.isdigit())
     numbers = [value.get(key) for key in ("status", "code", "status_code", "statusCode", "http_status")]
     param = value.get("param")
     return Complaint(
-        message=_message_of(value),
+        message=_message_of(value, depth),
         status=next((status for number in numbers if (status := _as_status(number)) is not None), None),
         code=kinds[0] if kinds else None,
         kinds=tuple(kind.lower() for kind in kinds),
@@ -232,32 +236,32 @@ def _merge(inner: Complaint, outer: Complaint) -> Complaint:
     )
 
 
-def _message_of(value: Mapping[str, Any]) -> str:
+def _message_of(value: Mapping[str, Any], depth: int) -> str:
     for key in ("message", "detail", "error_description", "error_message", "msg", "title", "errors", "details"):
         found = value.get(key)
         match found:
             case str() if found.strip():
-                return _tidy(found + _behind_router(value))
+                return _tidy(found + _behind_router(value, depth))
             case dict():
-                if message := read_complaint(found).message:
+                if message := read_complaint(found, depth + 1).message:
                     return message
             case [*items]:
                 # FastAPI's validation errors: a list of {"loc", "msg"}.
-                if messages := [message for item in items if (message := read_complaint(item).message)]:
+                if messages := [message for item in items if (message := read_complaint(item, depth + 1).message)]:
                     return _tidy("; ".join(messages))
             case _:
                 pass
     return ""
 
 
-def _behind_router(value: Mapping[str, Any]) -> str:
+def _behind_router(value: Mapping[str, Any], depth: int) -> str:
     """A router's own message says little; the provider's, which it hands on as `metadata.raw`, says what is wrong."""
     metadata = value.get("metadata")
     raw = metadata.get("raw") if isinstance(metadata, dict) else None
     if not isinstance(raw, str) or not raw.strip():
         return ""
     try:
-        inner = read_complaint(msgspec.json.decode(raw)).message
+        inner = read_complaint(msgspec.json.decode(raw), depth + 1).message
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
         inner = ""
     return f": {inner or raw}"

@@ -1,0 +1,98 @@
+"""Bodies of every protocol, and how a test reads them."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from holdfast.config import Protocol
+from holdfast.errors import UpstreamError
+from holdfast.events import Answered, Delta, TextAdded
+from holdfast.messages import AssistantMessage, user_says
+from holdfast.upstream.codec import Codec, Decoder
+from holdfast.upstream.fold import TurnFold
+from holdfast.upstream.port import ModelCall
+from holdfast.upstream.protocols import CODECS
+
+RECORDED = Path(__file__).parent / "recorded"
+CALL = ModelCall(model="m-1", messages=(user_says("Hello?"),))
+PROTOCOLS: tuple[Protocol, ...] = ("chat_completions", "responses", "anthropic_messages")
+
+STREAMS: dict[str, Protocol] = {
+    "chat_text_and_calls": "chat_completions",
+    "chat_reasoning": "chat_completions",
+    "chat_gemini": "chat_completions",
+    "chat_openrouter": "chat_completions",
+    "responses_reasoning_text_calls": "responses",
+    "anthropic_thinking_text_calls": "anthropic_messages",
+}
+PAIRS = [name for name in STREAMS if (RECORDED / f"{name}.json").exists()]
+
+
+def recorded(name: str) -> bytes:
+    return (RECORDED / f"{name}.sse").read_bytes()
+
+
+def recorded_plain(name: str) -> bytes:
+    return (RECORDED / f"{name}.json").read_bytes()
+
+
+def frames(*values: object, named: bool = False, done: bool = False) -> bytes:
+    """Values as an event stream; bytes go in as they are."""
+    body = b""
+    for value in values:
+        if isinstance(value, bytes):
+            body += value
+            continue
+        if named and isinstance(value, dict):
+            body += f"event: {value['type']}\n".encode()
+        body += b"data: " + msgspec.json.encode(value) + b"\n\n"
+    return body + (b"data: [DONE]\n\n" if done else b"")
+
+
+def read(decoder: Decoder, pieces: Iterable[bytes]) -> list[Delta]:
+    """All deltas of a body, as a reader of the connection would get them. Raises what the stream failed with."""
+    deltas: list[Delta] = []
+    for piece in pieces:
+        deltas += decoder.feed(piece)
+        if decoder.failure is not None:
+            raise decoder.failure
+        if decoder.done:
+            return deltas
+    return deltas + decoder.end()
+
+
+def decode(codec: Codec, *pieces: bytes, call: ModelCall = CALL) -> list[Delta]:
+    return read(codec.make_decoder(call), pieces)
+
+
+def failure_of(codec: Codec, body: bytes, *, lenient: bool = False) -> UpstreamError | None:
+    """How a body fails, if it does."""
+    decoder = codec.make_lenient_decoder(CALL) if lenient else codec.make_decoder(CALL)  # type: ignore[attr-defined]
+    try:
+        read(decoder, [body])
+    except UpstreamError as error:
+        return error
+    return None
+
+
+def fold(deltas: Sequence[Delta]) -> tuple[AssistantMessage, Answered | None]:
+    turn = TurnFold()
+    for delta in deltas:
+        turn.add(delta)
+    return turn.message(), turn.answered
+
+
+def text_of(deltas: Sequence[Delta]) -> list[str]:
+    return [delta.text for delta in deltas if isinstance(delta, TextAdded)]
+
+
+def chat(content: str | None = None, finish: str | None = None, **delta: Any) -> dict[str, Any]:
+    """A chat chunk."""
+    words = {"content": content, **delta} if content is not None else delta
+    return {"model": "m-1", "choices": [{"index": 0, "delta": words, "finish_reason": finish}]}
+
+
+def codec_of(name: str) -> Codec:
+    return CODECS[STREAMS[name]]
