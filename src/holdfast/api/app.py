@@ -16,12 +16,19 @@ from holdfast.api.about import routes as about
 from holdfast.api.chat_completions import routes as chat_completions
 from holdfast.api.middleware import EnvelopeMiddleware, KeyMiddleware, OriginMiddleware
 from holdfast.api.problems import answer_error, answer_http_error
+from holdfast.api.responses import routes as responses
 from holdfast.api.runs import routes as runs
 from holdfast.api.service import Service
 from holdfast.api.sessions import routes as sessions
 from holdfast.errors import HoldfastError
 
-ROUTES: Final[tuple[BaseRoute, ...]] = (*about.ROUTES, *chat_completions.ROUTES, *runs.ROUTES, *sessions.ROUTES)
+ROUTES: Final[tuple[BaseRoute, ...]] = (
+    *about.ROUTES,
+    *chat_completions.ROUTES,
+    *responses.ROUTES,
+    *runs.ROUTES,
+    *sessions.ROUTES,
+)
 
 
 def make_app(service: Service, *, page: Sequence[BaseRoute] = ()) -> Starlette:

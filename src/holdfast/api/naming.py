@@ -6,7 +6,7 @@ Shared by every surface that starts runs. Sits on the service.
 import math
 from typing import Any, Literal
 
-from starlette.requests import Request
+from starlette.requests import HTTPConnection
 
 from holdfast.api.service import Service
 from holdfast.api.texts import check_header_text, header_text
@@ -14,7 +14,7 @@ from holdfast.errors import RequestError
 from holdfast.ids import SessionId
 
 
-def named_session(service: Service, request: Request, in_body: str | None) -> SessionId | None:
+def named_session(service: Service, request: HTTPConnection, in_body: str | None) -> SessionId | None:
     """The session that a request names, in its header or its body; None: it names none.
 
     Raises:
@@ -29,7 +29,7 @@ def named_session(service: Service, request: Request, in_body: str | None) -> Se
     return SessionId(service.dialect.default_session) if service.dialect.default_session else None
 
 
-def session_key(service: Service, request: Request) -> str | None:
+def session_key(service: Service, request: HTTPConnection) -> str | None:
     """C14: the scope of long-term memory; None: the session itself.
 
     Raises:

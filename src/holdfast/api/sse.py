@@ -16,7 +16,6 @@ from holdfast.api.body import ClientLeftError
 from holdfast.errors import HoldfastError
 from holdfast.events import Batch, RunEnded
 from holdfast.runs.subscription import Subscription
-from holdfast.runs.transcript import Transcript
 
 KEEPALIVE: Final = b": keepalive\n"
 """One newline: some clients take a blank line after a comment for an empty event."""
@@ -44,6 +43,14 @@ class StreamEncoder(Protocol):
 
     def fail(self, error: HoldfastError) -> bytes:
         """The log cannot be read further: the end of the stream, and not a happy one."""
+        ...
+
+
+class Fold(Protocol):
+    """What a log can be folded into."""
+
+    def add_batch(self, batch: Batch) -> None:
+        """Take the next events of the log."""
         ...
 
 
@@ -115,7 +122,7 @@ class EventStream(Response):
             yield encoder.fail(error), False
 
 
-async def await_end(subscription: Subscription, receive: Receive, transcript: Transcript) -> None:
+async def await_end(subscription: Subscription, receive: Receive, fold: Fold) -> None:
     """Fold a run's log to its end, for a plain answer.
 
     Raises:
@@ -125,7 +132,7 @@ async def await_end(subscription: Subscription, receive: Receive, transcript: Tr
     async with subscription, _until_left(receive, subscription), aclosing(subscription.read()) as log:
         async for batches in log:
             for batch in batches:
-                transcript.add_batch(batch)
+                fold.add_batch(batch)
 
 
 @asynccontextmanager

@@ -7,6 +7,7 @@ from typing import Any, Literal, assert_never
 
 import msgspec
 
+from holdfast.api.extras import extras_of
 from holdfast.api.problems import Problem
 from holdfast.outcomes import (
     Cancelled,
@@ -16,8 +17,6 @@ from holdfast.outcomes import (
     Outcome,
     RequiresAction,
     outcome_message,
-    outcome_name,
-    outcome_reason,
 )
 
 FinishReason = Literal["stop", "tool_calls", "content_filter", "length", "error"]
@@ -63,23 +62,8 @@ def ending_of(outcome: Outcome, *, has_text: bool, tools_ran: bool) -> Ending:
 
 
 def _extras(outcome: Outcome, has_text: bool) -> dict[str, Any]:
-    reason = outcome_reason(outcome)
-    extras: dict[str, Any] = {
-        "completed": False,
-        "partial": has_text,
-        "failed": isinstance(outcome, Failed) or (isinstance(outcome, Cancelled) and not has_text),
-        "outcome": outcome_name(outcome),
-        "reason": reason,
-        "error_code": "output_truncated" if reason == "max_output_tokens" else reason,
-        "message": outcome_message(outcome),
-    }
-    if isinstance(outcome, Failed):
-        extras |= {
-            key: value
-            for key, value in (("upstream_status", outcome.status), ("upstream_code", outcome.code))
-            if value is not None
-        }
-    return extras
+    failed = isinstance(outcome, Failed) or (isinstance(outcome, Cancelled) and not has_text)
+    return extras_of(outcome, has_text=has_text, failed=failed)
 
 
 def _problem(outcome: Failed | Cancelled, tools_ran: bool) -> Problem:

@@ -1,0 +1,59 @@
+"""Lists in pages, as the OpenAI API has them: `after`, `limit`, `order`; first_id, last_id, has_more (P10).
+
+Sits on Starlette's requests; knows nothing of what is listed.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import msgspec
+from starlette.requests import Request
+
+from holdfast.api.queries import query_number
+from holdfast.errors import NotFoundError, RequestError
+
+MAX_ITEMS = 100
+DEFAULT_ITEMS = 20
+
+
+class Page(msgspec.Struct, frozen=True, kw_only=True):
+    """Which part of a list is wanted."""
+
+    after: str | None = None
+    limit: int = DEFAULT_ITEMS
+    order: Literal["asc", "desc"] = "desc"
+
+
+def parse_page(request: Request) -> Page:
+    """The page that a request asks for.
+
+    Raises:
+        RequestError: limit or order makes no sense.
+    """
+    limit = query_number(request, "limit", default=DEFAULT_ITEMS, low=1, high=MAX_ITEMS)
+    order = request.query_params.get("order", "desc")
+    if order not in ("asc", "desc"):
+        raise RequestError("order must be asc or desc.", param="order", code="invalid_value")
+    return Page(after=request.query_params.get("after"), limit=limit, order="asc" if order == "asc" else "desc")
+
+
+def cut_page(items: Sequence[dict[str, Any]], page: Page) -> dict[str, Any]:
+    """A page of items that are given oldest first.
+
+    Raises:
+        NotFoundError: there is no item to begin after.
+    """
+    ordered = list(items) if page.order == "asc" else list(reversed(items))
+    if page.after is not None:
+        place = next((number for number, item in enumerate(ordered) if item["id"] == page.after), None)
+        if place is None:
+            raise NotFoundError(f"There is no item {page.after[:200]!r}.", param="after", code="item_not_found")
+        ordered = ordered[place + 1 :]
+    data = ordered[: page.limit]
+    return {
+        "object": "list",
+        "data": data,
+        "first_id": data[0]["id"] if data else None,
+        "last_id": data[-1]["id"] if data else None,
+        "has_more": len(ordered) > page.limit,
+    }

@@ -1,0 +1,153 @@
+"""Where a new response stands: after a stored one, in a conversation, on a session, or at a beginning (P5, P6).
+
+Decides the session, the message that the input follows, and what is carried forward. Sits on the service.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from starlette.requests import HTTPConnection
+
+from holdfast.api.naming import named_session
+from holdfast.api.responses.resource import ECHO_CARRIED, ECHO_RESPONSE, ECHO_SYSTEM
+from holdfast.api.responses.schema import Wanted
+from holdfast.api.responses.stored import find_record, find_run
+from holdfast.api.service import Service
+from holdfast.api.texts import header_text
+from holdfast.errors import RequestError
+from holdfast.ids import CallId, NodeId, SessionId, make_session_id, response_id
+from holdfast.messages import AssistantMessage, SystemMessage
+from holdfast.runs.request import LanePolicy
+
+
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a response continues from."""
+
+    session: SessionId
+    parent: NodeId | None = None
+    rooted: bool = False
+    stored_history: bool = False
+    lane: LanePolicy | None = None
+    instructions: str | None = None
+    """Carried forward, unless the request has its own."""
+    carried: str = ""
+    """System messages of the inputs before; they hold whatever `instructions` says."""
+    stored: str = ""
+    """System messages that were added to the conversation itself."""
+    previous_response: str | None = None
+    calls: frozenset[CallId] | None = frozenset()
+    """The calls that the input may answer; None: not known yet, because the conversation is going on."""
+
+
+def join_texts(*texts: str | None) -> str:
+    """Texts that are not empty, as paragraphs."""
+    return "\n\n".join(text for text in texts if text)
+
+
+def conversation_session(name: str) -> SessionId:
+    """A conversation's own session: stable, and nobody else's."""
+    return SessionId("conv-" + hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:24])
+
+
+async def find_place(service: Service, connection: HTTPConnection, wanted: Wanted) -> Place:
+    """Where the response to a request stands.
+
+    Raises:
+        NotFoundError: the previous response is unknown.
+        RequestError: it is still in progress (409), or the session's name is malformed.
+    """
+    lane: LanePolicy | None = (wanted.body.lane or "wait") if wanted.is_stored else None
+    if wanted.body.previous_response_id is not None:
+        return await _after_response(service, wanted.body.previous_response_id, lane)
+    if wanted.conversation is not None:
+        return await _in_conversation(service, wanted.conversation, lane)
+    header = service.dialect.header("Session-Id")
+    named = wanted.body.session_id or header_text(connection, header)
+    session = named_session(service, connection, wanted.body.session_id) if named else None
+    if session is None:
+        return Place(session=make_session_id())
+    if service.supervisor.active_run(session) is not None:
+        return Place(session=session, stored_history=True, lane=lane, calls=None)
+    record = await service.store.get_session(session)
+    calls, stored = await _read_path(service, record.head if record is not None else None)
+    return Place(session=session, stored_history=True, lane=lane, calls=calls, stored=stored)
+
+
+async def _after_response(service: Service, name: str, lane: LanePolicy | None) -> Place:
+    at = "previous_response_id"
+    run = await find_run(service, name, param=at, code="previous_response_not_found")
+    record = await find_record(service, run)
+    if record.outcome is None:
+        raise RequestError(
+            f"Response {name} is still in progress; wait until it has ended, or cancel it.",
+            status=409,
+            param=at,
+            code="response_in_progress",
+        )
+    calls, stored = await _read_path(service, record.head)
+    return Place(
+        session=record.session,
+        parent=record.head,
+        rooted=record.head is None,
+        stored_history=True,
+        lane=lane,
+        instructions=_instructions(record.echo),
+        carried=_carried(record.echo),
+        stored=stored,
+        previous_response=response_id(run),
+        calls=calls,
+    )
+
+
+async def _in_conversation(service: Service, name: str, lane: LanePolicy | None) -> Place:
+    session = conversation_session(name)
+    active = service.supervisor.active_run(session)
+    if active is not None:
+        # It is moving. What the input follows is read when its turn comes: then it is the session's newest message.
+        live = service.supervisor.live(active)
+        echo = live.request.echo if live is not None else {}
+        return Place(
+            session=session,
+            stored_history=True,
+            lane=lane,
+            instructions=_instructions(echo),
+            carried=_carried(echo),
+            calls=None,
+        )
+    record = await service.store.get_conversation(name)
+    head = record.head if record is not None else None
+    last = await service.store.get_run(record.run) if record is not None and record.run is not None else None
+    echo = last.echo if last is not None else {}
+    calls, stored = await _read_path(service, head)
+    return Place(
+        session=session,
+        parent=head,
+        # A name whose responses are gone begins again, although its session still has the old messages.
+        rooted=head is None,
+        stored_history=True,
+        lane=lane,
+        instructions=_instructions(echo),
+        carried=_carried(echo),
+        stored=stored,
+        calls=calls,
+    )
+
+
+def _instructions(echo: Mapping[str, Any]) -> str | None:
+    given = echo.get(ECHO_RESPONSE, {}).get("instructions")
+    return given if isinstance(given, str) else None
+
+
+def _carried(echo: Mapping[str, Any]) -> str:
+    return join_texts(echo.get(ECHO_CARRIED), echo.get(ECHO_SYSTEM))
+
+
+async def _read_path(service: Service, head: NodeId | None) -> tuple[frozenset[CallId], str]:
+    """The calls of a stored conversation, and the system messages in it."""
+    if head is None:
+        return frozenset(), ""
+    messages = [stored.message for stored in await service.store.path(head)]
+    calls = (call.id for said in messages if isinstance(said, AssistantMessage) for call in said.tool_calls)
+    return frozenset(calls), join_texts(*(said.text for said in messages if isinstance(said, SystemMessage)))

@@ -1,0 +1,110 @@
+"""POST /v1/responses/compact: a long conversation becomes what the user said and a summary of the rest.
+
+The summary is made by the model, in a run that keeps nothing. Its result goes back into `input` of a later request.
+Sits on the service.
+"""
+
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from holdfast.api.body import convert, read_object
+from holdfast.api.naming import served_model
+from holdfast.api.responses.chain import join_texts
+from holdfast.api.responses.create import read_input
+from holdfast.api.responses.input import SUMMARY_OF_EARLIER, check_calls
+from holdfast.api.responses.items import ItemNames, items_of
+from holdfast.api.responses.resource import render_usage
+from holdfast.api.responses.sealed import SealedSummary, seal
+from holdfast.api.responses.stored import find_record, find_run
+from holdfast.api.service import Service, service_of
+from holdfast.api.sse import await_end
+from holdfast.errors import RequestError
+from holdfast.ids import make_run_id, make_session_id, response_id
+from holdfast.messages import Message, SystemMessage, UserMessage, user_says
+from holdfast.outcomes import Completed, outcome_message
+from holdfast.runs.history import answer_open_calls
+from holdfast.runs.request import RunRequest
+from holdfast.runs.transcript import Transcript
+
+ASK = (
+    "Summarise this conversation so that it can be continued from your summary alone. Keep the goals, the decisions "
+    "and their reasons, facts and names that will be needed, what was done with which tools and what came of it, and "
+    "what is still open. Answer with the summary and nothing else."
+)
+
+
+class CompactResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """The body of POST /v1/responses/compact."""
+
+    model: str | None = None
+    input: Any = None
+    previous_response_id: str | None = None
+    instructions: str | None = None
+
+
+async def compact_response(request: Request) -> Response:
+    """Summarise a conversation into items that a later request can begin with."""
+    service = service_of(request)
+    body = convert(await read_object(request), CompactResponse)
+    messages = await _read_messages(service, body)
+    run = make_run_id()
+    started = await service.supervisor.start(
+        RunRequest(
+            run=run,
+            session=make_session_id(),
+            surface="responses",
+            model=served_model(service, body.model),
+            input=(user_says(join_texts(ASK, body.instructions)),),
+            history=messages,
+            server_tools=False,
+            max_turns=1,
+            can_ask=False,
+            ephemeral=True,
+        )
+    )
+    transcript = Transcript()
+    await await_end(started.subscription, request.receive, transcript)
+    if not isinstance(transcript.outcome, Completed) or not transcript.text.strip():
+        why = outcome_message(transcript.outcome) if transcript.outcome is not None else "It did not end."
+        raise RequestError(f"The conversation could not be summarised: {why}", status=502, code="compaction_failed")
+    names = ItemNames(run)
+    output = [item for said in messages if _is_kept(said) for item in items_of(said, names)]
+    summary = seal(SealedSummary(text=transcript.text.strip()))
+    output.append({"id": f"cmp_{run.removeprefix('run_')}", "type": "compaction", "encrypted_content": summary})
+    compacted = {
+        "id": response_id(run),
+        "object": "response.compaction",
+        "created_at": int(service.clock.now()),
+        "output": output,
+        "usage": render_usage(transcript.usage),
+    }
+    return Response(msgspec.json.encode(compacted), media_type="application/json")
+
+
+def _is_kept(message: Message) -> bool:
+    """What the user said stays as it is; an earlier summary is part of the new one."""
+    return isinstance(message, UserMessage) and not message.text.startswith(SUMMARY_OF_EARLIER)
+
+
+async def _read_messages(service: Service, body: CompactResponse) -> tuple[Message, ...]:
+    before: list[Message] = []
+    if body.previous_response_id is not None:
+        at = "previous_response_id"
+        run = await find_run(service, body.previous_response_id, param=at, code="previous_response_not_found")
+        record = await find_record(service, run)
+        if record.head is not None:
+            path = await service.store.path(record.head)
+            before = [stored.message for stored in path if not isinstance(stored.message, SystemMessage)]
+    given = (await read_input(service, body.input)).messages if body.input is not None else ()
+    if not before and not given:
+        raise RequestError(
+            "There is nothing to compact: send input or previous_response_id.",
+            param="input",
+            code="missing_required_parameter",
+        )
+    if not before:
+        check_calls(given, frozenset())
+    return (*answer_open_calls(before, given), *given)

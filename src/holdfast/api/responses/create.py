@@ -1,0 +1,100 @@
+"""From a body to a run (P1, P4-P7, P10): everything that is decided before anything is run. Sits on the service."""
+
+from typing import Any
+
+from starlette.requests import HTTPConnection
+
+from holdfast.api.naming import parse_on_disconnect, served_model, session_key
+from holdfast.api.responses.chain import Place, find_place, join_texts
+from holdfast.api.responses.input import ParsedInput, check_calls, parse_input
+from holdfast.api.responses.resource import (
+    ECHO_BEAT,
+    ECHO_CARRIED,
+    ECHO_CLIENT_TOOLS,
+    ECHO_RESPONSE,
+    ECHO_SEALED,
+    ECHO_SYSTEM,
+)
+from holdfast.api.responses.schema import Wanted, repeat_parameters
+from holdfast.api.responses.stored import resolve_references
+from holdfast.api.service import Service
+from holdfast.errors import RequestError
+from holdfast.ids import make_run_id
+from holdfast.runs.request import RunRequest
+
+ENCRYPTED_REASONING = "reasoning.encrypted_content"
+
+
+async def read_input(service: Service, given: Any) -> ParsedInput:
+    """A request's `input`, its references resolved.
+
+    Raises:
+        RequestError: it is missing, empty, malformed, or has items that are not understood.
+    """
+    if given is None:
+        raise RequestError(
+            "input is missing: send a string or an array of items.", param="input", code="missing_required_parameter"
+        )
+    parsed = parse_input(await resolve_references(service, given))
+    if not parsed.messages or given == "":
+        raise RequestError("input is empty: it needs at least one message.", param="input", code="empty_input")
+    return parsed
+
+
+async def make_request(service: Service, connection: HTTPConnection, wanted: Wanted) -> RunRequest:
+    """The run that a request asks for.
+
+    Raises:
+        RequestError: it asks for what cannot be; nothing has been done.
+        StoreUnavailableError: what it follows cannot be read now.
+    """
+    parsed = await read_input(service, wanted.body.input)
+    place = await find_place(service, connection, wanted)
+    if place.calls is not None:
+        check_calls(parsed.messages, place.calls)
+    return compose(service, connection, wanted, parsed, place)
+
+
+def compose(
+    service: Service, connection: HTTPConnection, wanted: Wanted, parsed: ParsedInput, place: Place
+) -> RunRequest:
+    """Put together what was read.
+
+    Raises:
+        RequestError: the model or the memory's name is not to be had.
+    """
+    body = wanted.body
+    instructions = body.instructions if body.instructions is not None else place.instructions
+    on_disconnect = "continue" if body.background else parse_on_disconnect(body.on_disconnect, "cancel")
+    parameters = repeat_parameters(wanted, instructions=instructions, previous_response=place.previous_response)
+    return RunRequest(
+        run=make_run_id(),
+        session=place.session,
+        surface="responses",
+        model=served_model(service, body.model),
+        input=parsed.messages,
+        stored_history=place.stored_history,
+        parent=place.parent,
+        rooted=place.rooted,
+        instructions=join_texts(instructions, place.stored, place.carried, parsed.system),
+        memory_scope=session_key(service, connection) or "",
+        client_tools=wanted.client_tools,
+        server_tools=wanted.server_tools,
+        options=wanted.options,
+        max_tool_calls=body.max_tool_calls,
+        on_disconnect=on_disconnect,
+        lane=place.lane,
+        can_ask=bool(body.stream) or on_disconnect != "cancel",
+        ephemeral=not wanted.is_stored,
+        conversation=wanted.conversation if wanted.is_stored else None,
+        truncate_history=body.truncation == "auto",
+        echo={
+            "metadata": body.metadata or {},
+            ECHO_RESPONSE: parameters,
+            ECHO_CLIENT_TOOLS: [tool.name for tool in wanted.client_tools],
+            ECHO_SEALED: ENCRYPTED_REASONING in (body.include or ()),
+            ECHO_BEAT: service.settings.server.keepalive_seconds,
+            ECHO_SYSTEM: parsed.system,
+            ECHO_CARRIED: place.carried,
+        },
+    )

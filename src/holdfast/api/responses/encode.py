@@ -1,0 +1,171 @@
+"""How a response's growth is written: server-sent events, or the messages of a WebSocket (P3, P9).
+
+The fold says what happens; this module numbers it and writes it. Text deltas, the only hot shape, are joined from bytes
+prepared once per message. Made without a request; does no I/O. Sits on the fold and the response object.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from holdfast.api.responses.fold import MessageItem, ResponseFold
+from holdfast.api.responses.resource import Envelope, render_response, status_of, terminal_event
+from holdfast.api.sse import KEEPALIVE
+from holdfast.errors import HoldfastError
+from holdfast.events import Batch
+from holdfast.outcomes import Failed
+
+DONE: Final = b"data: [DONE]\n\n"
+FROM_THE_START: Final = -1
+
+_encode = msgspec.json.encode
+_TEXT_DELTA: Final = "response.output_text.delta"
+_PERIOD: Final = 0.9
+"""A beat is due after this much of the keepalive time …"""
+_MARGIN: Final = 0.1
+"""… and is sent this much later, when what was said before it was due has surely been saved and told."""
+
+
+class EventWriter:
+    """Numbers events and writes those that the reader has not seen. Listens to a fold."""
+
+    def __init__(self, envelope: Envelope, starting_after: int, *, sse: bool) -> None:
+        self.next = 0
+        """The number of the next event."""
+        self._envelope = envelope
+        self._after = starting_after
+        self._sse = sse
+        self._frames: list[bytes] = []
+        self._item: MessageItem | None = None
+        self._head = b""
+
+    def take(self) -> list[bytes]:
+        """The frames written since the last time."""
+        frames, self._frames = self._frames, []
+        return frames
+
+    def tell(self, name: str, fields: dict[str, Any]) -> None:
+        """Write an event."""
+        number, self.next = self.next, self.next + 1
+        if number > self._after:
+            data = _encode({"type": name, "sequence_number": number, **fields})
+            self._frames.append(b"event: %b\ndata: %b\n\n" % (name.encode(), data) if self._sse else data)
+
+    def text_added(self, item: MessageItem, text: str) -> None:
+        """Write a text delta."""
+        number, self.next = self.next, self.next + 1
+        if number <= self._after:
+            return
+        if item is not self._item:
+            self._item = item
+            # The numbers are ours and the id has nothing to escape, so the rest of the event is the same for every
+            # delta of a message.
+            head = b"event: %b\ndata: " % _TEXT_DELTA.encode() if self._sse else b""
+            self._head = (
+                head
+                + _encode(
+                    {
+                        "type": _TEXT_DELTA,
+                        "item_id": item.id,
+                        "output_index": item.index,
+                        "content_index": 0,
+                        "logprobs": [],
+                    }
+                )[:-1]
+                + b',"delta":'
+            )
+        tail = b',"sequence_number":%d}\n\n' if self._sse else b',"sequence_number":%d}'
+        self._frames.append(self._head + _encode(text) + tail % number)
+
+    def ended(self, fold: ResponseFold) -> None:
+        """Write the terminal event."""
+        assert fold.outcome is not None
+        name = terminal_event(status_of(fold.outcome))
+        self.tell(name, {"response": render_response(self._envelope, fold)})
+
+
+class ResponseEncoder:
+    """A run's log as the stream of a response.
+
+    Silence is shown by repeating `response.in_progress`. These repetitions are numbered like everything else, so they
+    must come out the same when the log is replayed: how many there are before an event follows from the times at which
+    the log was written.
+    """
+
+    def __init__(
+        self,
+        envelope: Envelope,
+        now: Callable[[], float],
+        *,
+        starting_after: int = FROM_THE_START,
+        sse: bool = True,
+    ) -> None:
+        self._envelope = envelope
+        self._now = now
+        self._sse = sse
+        self._writer = EventWriter(envelope, starting_after, sse=sse)
+        self.fold = envelope.make_fold(self._writer)
+        self._spoke_at = envelope.created_at
+        """When the log last had something to show."""
+        self._beats = 0
+        """How many repetitions there have been since."""
+
+    # As server-sent events
+
+    def begin(self) -> bytes:
+        """The response exists."""
+        return b"".join(self.begin_frames())
+
+    def encode(self, batches: list[Batch]) -> bytes:
+        """What these events look like, with the stream's terminator when they are the last."""
+        frames = b"".join(self.encode_frames(batches))
+        return frames + DONE if self.fold.outcome is not None else frames
+
+    def quiet(self) -> bytes:
+        """A comment, or a beat when one is due."""
+        return b"".join(self.quiet_frames()) or KEEPALIVE
+
+    def fail(self, error: HoldfastError) -> bytes:
+        """The log cannot be read further."""
+        return b"".join(self.fail_frames(error)) + DONE
+
+    # As single frames
+
+    def begin_frames(self) -> list[bytes]:
+        """The response exists, and goes on."""
+        response = render_response(self._envelope, self.fold)
+        self._writer.tell("response.created", {"response": response})
+        self._writer.tell("response.in_progress", {"response": response})
+        return self._writer.take()
+
+    def encode_frames(self, batches: list[Batch]) -> list[bytes]:
+        """What these events look like."""
+        writer = self._writer
+        for batch in batches:
+            while self._beats < self._due(batch.at):
+                self._beat()
+            before = writer.next
+            self.fold.add_batch(batch)
+            if writer.next != before:
+                self._spoke_at, self._beats = batch.at, 0
+        return writer.take()
+
+    def quiet_frames(self) -> list[bytes]:
+        """A beat, when one is due."""
+        if self._beats < self._due(self._now() - _MARGIN * self._envelope.beat_seconds):
+            self._beat()
+        return self._writer.take()
+
+    def fail_frames(self, error: HoldfastError) -> list[bytes]:
+        """The end of a stream whose log cannot be read further: a failure, whatever the run came to."""
+        self.fold.outcome = Failed(reason="internal", message=error.message)
+        self._writer.ended(self.fold)
+        return self._writer.take()
+
+    def _due(self, at: float) -> int:
+        return int((at - self._spoke_at) / (_PERIOD * self._envelope.beat_seconds))
+
+    def _beat(self) -> None:
+        self._beats += 1
+        self._writer.tell("response.in_progress", {"response": render_response(self._envelope, self.fold)})

@@ -1,0 +1,201 @@
+"""The WebSocket on /v1/responses: one connection, many turns, the same events as the stream of POST.
+
+Each `response.create` is answered in the order it came. A response that is not stored can still be continued on its
+own connection, which remembers the last one. Errors are events; the connection stays. Sits on the service.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from contextlib import aclosing
+from typing import Any, Final
+
+import msgspec
+from starlette.websockets import WebSocket
+
+from holdfast.api.body import parse_object
+from holdfast.api.problems import Problem, problem_of
+from holdfast.api.responses.chain import Place
+from holdfast.api.responses.create import compose, make_request, read_input
+from holdfast.api.responses.encode import ResponseEncoder
+from holdfast.api.responses.input import check_calls
+from holdfast.api.responses.resource import envelope_of_live
+from holdfast.api.responses.schema import Wanted, parse_create
+from holdfast.api.service import Service, service_of
+from holdfast.errors import HoldfastError, LimitReachedError, RequestError
+from holdfast.ids import CallId, make_session_id, response_id
+from holdfast.messages import AssistantMessage, Message
+from holdfast.runs.request import RunRequest
+from holdfast.runs.transcript import Transcript
+
+logger = logging.getLogger(__name__)
+
+CONNECTION_SECONDS: Final = 3600.0
+"""As the specification says: after an hour a client connects anew."""
+MAX_WAITING: Final = 16
+"""How many turns may wait for the one that is going on."""
+NOT_HERE: Final = ("stream", "stream_options", "background")
+"""Fields of POST that mean nothing on a socket, where everything is streamed."""
+
+
+class Remembered(msgspec.Struct, frozen=True, kw_only=True):
+    """The last response that was not stored: this connection alone can continue from it."""
+
+    id: str
+    messages: tuple[Message, ...]
+    instructions: str | None
+    system: str
+
+
+async def serve_socket(websocket: WebSocket) -> None:
+    """Take turns until the client leaves or the connection is too old."""
+    await websocket.accept()
+    await Connection(service_of(websocket), websocket).serve()
+
+
+class Connection:
+    """One client's socket."""
+
+    def __init__(self, service: Service, websocket: WebSocket) -> None:
+        self._service = service
+        self._websocket = websocket
+        self._waiting: asyncio.Queue[str | bytes] = asyncio.Queue()
+        self._remembered: Remembered | None = None
+
+    async def serve(self) -> None:
+        """Read in one task and answer in another, so that a client's leaving is noticed in the middle of a turn."""
+        async with asyncio.TaskGroup() as tasks:
+            worker = tasks.create_task(self._work(), name="responses socket")
+            while True:
+                message = await self._websocket.receive()
+                if message["type"] == "websocket.disconnect":
+                    worker.cancel()
+                    return
+                if self._waiting.qsize() >= MAX_WAITING:
+                    full = LimitReachedError(f"{MAX_WAITING} turns wait on this connection.", limit="waiting_turns")
+                    await self._send_problem(problem_of(full))
+                else:
+                    self._waiting.put_nowait(message.get("text") or message.get("bytes") or "")
+
+    async def _work(self) -> None:
+        loop = asyncio.get_running_loop()
+        until = loop.time() + CONNECTION_SECONDS
+        while True:
+            try:
+                async with asyncio.timeout_at(until):
+                    data = await self._waiting.get()
+            except TimeoutError:
+                await self._send_problem(_TOO_OLD)
+                await self._websocket.close(1000, "connection limit reached")
+                return
+            await self._turn(data.encode() if isinstance(data, str) else data)
+
+    async def _turn(self, data: bytes) -> None:
+        previous: str | None = None
+        try:
+            wanted = _parse_turn(data, self._service.settings.server.max_body_bytes)
+            previous = wanted.body.previous_response_id
+            await self._answer(wanted)
+        except HoldfastError as error:
+            if self._remembered is not None and self._remembered.id == previous:
+                # A continuation that failed may not be tried again from a state that nobody can look at.
+                self._remembered = None
+            await self._send_problem(problem_of(error))
+
+    async def _answer(self, wanted: Wanted) -> None:
+        request = await self._make_request(wanted)
+        started = await self._service.supervisor.start(request)
+        transcript = Transcript()
+        async with started.subscription as subscription:
+            live = self._service.supervisor.live(request.run)
+            assert live is not None, "a run that has just been started is live"
+            envelope = envelope_of_live(live, self._service.dialect.extras_key)
+            encoder = ResponseEncoder(envelope, self._service.clock.now, sse=False)
+            if wanted.is_stored:
+                await self._service.store.evict_responses(self._service.settings.store.max_responses)
+            await self._send(encoder.begin_frames())
+            try:
+                async with aclosing(subscription.read(self._service.settings.server.keepalive_seconds)) as log:
+                    async for batches in log:
+                        await self._send(encoder.encode_frames(batches) if batches else encoder.quiet_frames())
+                        for batch in batches:
+                            transcript.add_batch(batch)
+            except HoldfastError as error:
+                logger.error("run %s cannot be read further: %s", request.run, error.message)
+                await self._send(encoder.fail_frames(error))
+        if not wanted.is_stored:
+            self._remember(request, transcript)
+
+    async def _make_request(self, wanted: Wanted) -> RunRequest:
+        remembered = self._remembered
+        if remembered is None or remembered.id != wanted.body.previous_response_id:
+            return await make_request(self._service, self._websocket, wanted)
+        parsed = await read_input(self._service, wanted.body.input)
+        check_calls(parsed.messages, _calls(remembered.messages))
+        place = Place(
+            session=make_session_id(),
+            instructions=remembered.instructions,
+            carried=remembered.system,
+            previous_response=remembered.id,
+        )
+        request = compose(self._service, self._websocket, wanted, parsed, place)
+        if not request.ephemeral:
+            # It is to be stored, and what it follows is not: so it brings that along.
+            return msgspec.structs.replace(request, input=(*remembered.messages, *request.input))
+        return msgspec.structs.replace(request, history=remembered.messages)
+
+    def _remember(self, request: RunRequest, transcript: Transcript) -> None:
+        echo = request.echo
+        self._remembered = Remembered(
+            id=response_id(request.run),
+            messages=(*request.history, *request.input, *transcript.messages()),
+            instructions=echo["response"]["instructions"],
+            system="\n\n".join(text for text in (echo["carried_system"], echo["system"]) if text),
+        )
+
+    async def _send(self, frames: Sequence[bytes]) -> None:
+        for frame in frames:
+            await self._websocket.send({"type": "websocket.send", "text": frame.decode()})
+
+    async def _send_problem(self, problem: Problem) -> None:
+        event = {"type": "error", "status": problem.status, "error": problem.envelope["error"]}
+        await self._send([msgspec.json.encode(event)])
+
+
+def _parse_turn(data: bytes, max_bytes: int) -> Wanted:
+    if len(data) > max_bytes:
+        raise RequestError(
+            f"The message is over the limit of {max_bytes} bytes (server.max_body_bytes).",
+            status=413,
+            code="body_too_large",
+        )
+    raw: dict[str, Any] = parse_object(data)
+    kind = raw.pop("type", None)
+    if kind != "response.create":
+        raise RequestError(
+            f"Messages of type {str(kind)[:100]!r} are not understood; send response.create.",
+            param="type",
+            code="unknown_event_type",
+        )
+    for name in NOT_HERE:
+        if raw.get(name) is not None:
+            raise RequestError(f"{name} has no meaning on a WebSocket.", param=name, code="unsupported_parameter")
+    if raw.get("generate") is False:
+        raise RequestError(
+            "generate: false is not supported: there is nothing to warm up.",
+            param="generate",
+            code="unsupported_parameter",
+        )
+    return parse_create({**raw, "stream": True})
+
+
+def _calls(messages: Sequence[Message]) -> frozenset[CallId]:
+    said = (message for message in messages if isinstance(message, AssistantMessage))
+    return frozenset(call.id for message in said for call in message.tool_calls)
+
+
+_TOO_OLD: Final = Problem(
+    status=400,
+    message="This connection is an hour old; open a new one.",
+    code="websocket_connection_limit_reached",
+)
