@@ -6,12 +6,11 @@ from collections.abc import Sequence
 
 from holdfast.errors import StoreError
 from holdfast.events import Batch, Event, RunEnded, RunStarted, TextAdded
-from holdfast.ids import BEFORE_FIRST, EventNumber, NodeId, RunId, SessionId
+from holdfast.ids import EventNumber, NodeId, RunId, SessionId
 from holdfast.messages import AssistantMessage, Message, Text, Usage, user_says
 from holdfast.outcomes import Completed, Outcome
 from holdfast.store.port import RunLog, Store
 from holdfast.store.records import RunEnding, RunRecord, Surface
-from holdfast.store.sqlite import SqliteStore
 
 WAIT_SECONDS = 20
 SESSION = SessionId("session_a")
@@ -138,11 +137,3 @@ async def said_on_path(store: Store, node: NodeId | None) -> list[str]:
 def text_of(message: Message) -> str:
     text = getattr(message, "text", None)
     return text if isinstance(text, str) else repr(message)
-
-
-def sqlite_of(store: Store) -> SqliteStore:
-    assert isinstance(store, SqliteStore)
-    return store
-
-
-__all__ = ["BEFORE_FIRST", "SESSION", "WAIT_SECONDS"]

@@ -6,7 +6,6 @@ from itertools import pairwise
 import msgspec
 import pytest
 from tests.store.store_world import (
-    BEFORE_FIRST,
     SESSION,
     WAIT_SECONDS,
     an_ending,
@@ -36,7 +35,7 @@ from holdfast.events import (
     ToolFinished,
     ToolStarted,
 )
-from holdfast.ids import CallId, EventNumber, RunId, SessionId
+from holdfast.ids import BEFORE_FIRST, CallId, EventNumber, RunId, SessionId
 from holdfast.messages import Usage, user_says
 from holdfast.outcomes import Cancelled, Completed, Failed, Incomplete, Outcome, RequiresAction
 from holdfast.store.port import Store

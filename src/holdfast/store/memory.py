@@ -64,6 +64,7 @@ class MemoryStore:
         self._clock = clock or SystemClock()
         self._numbers = itertools.count(1)
         self._runs: dict[RunId, _Run] = {}
+        self._unfinished: dict[RunId, RunRecord] = {}
         self._keys: dict[str, Reserved] = {}
         self._sessions: dict[SessionId, SessionRecord] = {}
         self._nodes: dict[NodeId, _Node] = {}
@@ -85,13 +86,11 @@ class MemoryStore:
         if record.id in self._runs:
             raise LogConflictError(f"there is a run {record.id} already")
         self._runs[record.id] = _Run(next(self._numbers), record, None if key is None else key.key, [])
+        self._unfinished[record.id] = record
         if key is not None:
             self._keys[key.key] = Reserved(run=record.id, fingerprint=key.fingerprint)
         if not record.ephemeral:
-            session = self._ensure_session(record.session, record.created_at)
-            self._sessions[record.session] = _replace(
-                session, runs=session.runs + 1, title=session.title or make_title(record.input)
-            )
+            self._use_session(record.session, record.created_at, title=make_title(record.input), began=1)
             if record.surface == "responses":
                 self._responses[record.id] = None
         return None
@@ -150,11 +149,12 @@ class MemoryStore:
             head=self._save_messages(live.record, ending),
             text=ending.text[:PREVIEW_CHARACTERS],
         )
+        del self._unfinished[run]
 
     def _save_messages(self, record: RunRecord, ending: RunEnding) -> NodeId | None:
         if record.ephemeral:
             return None
-        session = self._ensure_session(record.session, ending.ended_at)
+        session = self._use_session(record.session, ending.ended_at, title=make_title(ending.messages))
         if record.parent is not None:
             above = record.parent if record.parent in self._nodes else None
         else:
@@ -191,7 +191,7 @@ class MemoryStore:
 
     async def unfinished_runs(self) -> list[RunRecord]:
         """Runs that have not ended."""
-        return [run.record for run in self._read(self._runs).values() if run.record.ended_at is None]
+        return list(self._read(self._unfinished).values())
 
     async def read_log(self, run: RunId, after: EventNumber, limit: int) -> list[Batch]:
         """Events after a number, at least one and about `limit` at most if there are any."""
@@ -218,7 +218,8 @@ class MemoryStore:
 
     def _delete_runs(self, runs: Iterable[RunId]) -> None:
         gone = {run: kept for run in runs if (kept := self._runs.pop(run, None)) is not None}
-        for kept in gone.values():
+        for run, kept in gone.items():
+            self._unfinished.pop(run, None)
             if kept.key is not None:
                 del self._keys[kept.key]
         self._drop_responses(set(gone))
@@ -362,15 +363,38 @@ class MemoryStore:
         now = self._clock.now()
         known = self._conversations.get(name) or ConversationRecord(name=name, created_at=now)
         above = known.head if known.head in self._nodes else None
-        self._ensure_session(session, now)
+        self._use_session(session, now)
         added = self._add_nodes(session, above, [(None, now, message) for message in messages])
         self._conversations[name] = _replace(known, head=added[-1].id if added else above)
         return added
 
-    def _ensure_session(self, session: SessionId, at: float) -> SessionRecord:
-        known = self._sessions.get(session) or SessionRecord(id=session, created_at=at, updated_at=at)
-        self._sessions[session] = used = _replace(known, updated_at=max(known.updated_at, at))
+    def _use_session(self, session: SessionId, at: float, *, title: str = "", began: int = 0) -> SessionRecord:
+        known = self._sessions.get(session)
+        if known is None:
+            # A session that comes back after it was deleted counts the runs that were going all the while.
+            records = self._unfinished.values()
+            runs = sum(record.session == session and not record.ephemeral for record in records)
+            used = SessionRecord(id=session, created_at=at, updated_at=at, title=title, runs=runs)
+        else:
+            used = _replace(
+                known,
+                updated_at=max(known.updated_at, at),
+                title=known.title or title,
+                runs=known.runs + began,
+            )
+        self._sessions[session] = used
         return used
+
+    async def put_message(self, node: NodeId, message: Message) -> bool:
+        """Put another message in the place of a stored one; False: there is no such place."""
+
+        def put() -> bool:
+            if (known := self._nodes.get(node)) is None:
+                return False
+            self._nodes[node] = _replace(known, stored=_replace(known.stored, message=message))
+            return True
+
+        return await self._change(put)
 
     def _add_nodes(
         self, session: SessionId, parent: NodeId | None, messages: Iterable[tuple[RunId | None, float, Message]]

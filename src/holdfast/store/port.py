@@ -138,6 +138,10 @@ class Conversations(Protocol):
         """Add messages to a conversation without a run."""
         ...
 
+    async def put_message(self, node: NodeId, message: Message) -> bool:
+        """Put another message in the place of a stored one; False: there is no such place."""
+        ...
+
 
 class Memories(Protocol):
     """What the agent remembers, by scope (C14)."""

@@ -20,7 +20,7 @@ from holdfast.store.sqlite.rows import (
     encode,
 )
 from holdfast.store.sqlite.runs import delete_runs
-from holdfast.store.sqlite.transcript import add_messages, ensure_session, folded, has_message, read_path, session_head
+from holdfast.store.sqlite.transcript import add_messages, folded, has_message, read_path, session_head, use_session
 from holdfast.store.sqlite.writer import Writer
 from holdfast.store.words import fold
 
@@ -177,7 +177,7 @@ class SqliteConversations:
         def add(connection: sqlite3.Connection) -> list[NodeId]:
             row = connection.execute("SELECT head FROM conversations WHERE name = ?", (name,)).fetchone()
             above = row[0] if row is not None and row[0] is not None and has_message(connection, row[0]) else None
-            ensure_session(connection, session, now)
+            use_session(connection, session, now)
             nodes = add_messages(connection, session, above, added)
             connection.execute(
                 """
@@ -193,6 +193,15 @@ class SqliteConversations:
             StoredMessage(id=node, run=None, message=message, created_at=now)
             for node, message in zip(nodes, messages, strict=True)
         ]
+
+    async def put_message(self, node: NodeId, message: Message) -> bool:
+        """Put another message in the place of a stored one; False: there is no such place."""
+        body = encode(message)
+
+        def put(connection: sqlite3.Connection) -> bool:
+            return connection.execute("UPDATE messages SET body = ? WHERE id = ?", (body, node)).rowcount > 0
+
+        return await self._writer.run(put)
 
 
 def _put_session(connection: sqlite3.Connection, record: SessionRecord) -> None:

@@ -72,7 +72,7 @@ def _matching(connection: sqlite3.Connection, scope: str, wanted: str, limit: in
         """
         SELECT memories.id, memories.text, memories.created_at
         FROM memory_terms JOIN memories ON memories.id = memory_terms.rowid
-        WHERE memory_terms MATCH ? ORDER BY bm25(memory_terms), memories.id DESC LIMIT ?
+        WHERE memory_terms MATCH ? ORDER BY bm25(memory_terms, 0, 1), memories.id DESC LIMIT ?
         """,
         (f"scope : {_token(scope)} AND terms : ({alternatives})", limit),
     ).fetchall()
@@ -80,13 +80,11 @@ def _matching(connection: sqlite3.Connection, scope: str, wanted: str, limit: in
 
 def _containing(connection: sqlite3.Connection, scope: str, wanted: str, limit: int) -> Rows:
     # Signs and pieces of words, which are no terms.
-    pattern = wanted.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
-    return connection.execute(
+    query = """
+        SELECT id, text, created_at FROM memories WHERE scope = ? AND instr(lower(text), lower(?)) > 0
+        ORDER BY id DESC LIMIT ?
         """
-        SELECT id, text, created_at FROM memories WHERE scope = ? AND text LIKE ? ESCAPE '\\' ORDER BY id DESC LIMIT ?
-        """,
-        (clean(scope), f"%{pattern}%", limit),
-    ).fetchall()
+    return connection.execute(query, (clean(scope), wanted, limit)).fetchall()
 
 
 def _token(scope: str) -> str:

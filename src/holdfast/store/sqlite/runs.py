@@ -16,7 +16,7 @@ from holdfast.store.records import IdempotencyKey, Reserved, RunEnding, RunFilte
 from holdfast.store.sqlite.log import insert_rows, pack, read_batches, replace_with_segments
 from holdfast.store.sqlite.readers import Readers
 from holdfast.store.sqlite.rows import SELECT_RUNS, RunResult, as_run, encode
-from holdfast.store.sqlite.transcript import add_messages, ensure_session, folded, has_message, session_head
+from holdfast.store.sqlite.transcript import add_messages, has_message, session_head, use_session
 from holdfast.store.sqlite.writer import Writer
 from holdfast.store.words import PREVIEW_CHARACTERS, make_title
 
@@ -50,7 +50,8 @@ class SqliteRunLog:
                     (key.key, key.fingerprint, record.id),
                 )
             if not record.ephemeral:
-                _begin_in_session(connection, record)
+                title = make_title(record.input)
+                use_session(connection, record.session, record.created_at, title=title, began=1)
                 if record.surface == "responses":
                     connection.execute(
                         "INSERT INTO responses (run, used) SELECT ?, coalesce(max(used), 0) + 1 FROM responses",
@@ -82,7 +83,7 @@ class SqliteRunLog:
             log.check(run, batch.first)
             if batch.events:
                 insert_rows(connection, [log.key, batch.first, len(batch.events), batch.at, events])
-            head = _save_messages(connection, run, bodies, ending.ended_at)
+            head = _save_messages(connection, run, ending, bodies)
             result = RunResult(
                 ended_at=ending.ended_at,
                 outcome=ending.outcome,
@@ -222,25 +223,16 @@ def _insert_run(connection: sqlite3.Connection, record: RunRecord, body: bytes) 
     return cursor.lastrowid
 
 
-def _begin_in_session(connection: sqlite3.Connection, record: RunRecord) -> None:
-    ensure_session(connection, record.session, record.created_at)
-    connection.execute("UPDATE sessions SET runs = runs + 1 WHERE id = ?", (record.session,))
-    if title := make_title(record.input):
-        connection.execute(
-            "UPDATE sessions SET title = ?, folded = ? WHERE id = ? AND title = ''",
-            (title, folded(title, record.session), record.session),
-        )
-
-
-def _save_messages(connection: sqlite3.Connection, run: RunId, bodies: list[bytes], at: float) -> NodeId | None:
-    """Save a run's messages and move its session and conversation; the last of them."""
+def _save_messages(connection: sqlite3.Connection, run: RunId, ending: RunEnding, bodies: list[bytes]) -> NodeId | None:
+    """Save a run's messages, given also as JSON, and move its session and conversation; the last of them."""
     session, created_at, inputs, parent, rooted, ephemeral, conversation = connection.execute(
         "SELECT session, created_at, inputs, parent, rooted, ephemeral, conversation FROM runs WHERE id = ?", (run,)
     ).fetchone()
     if ephemeral:
         return None
     # The session may have been deleted while the run was going: it comes back, with this run alone.
-    ensure_session(connection, SessionId(session), at)
+    at = ending.ended_at
+    use_session(connection, SessionId(session), at, title=make_title(ending.messages))
     if parent is not None:
         above = NodeId(parent) if has_message(connection, NodeId(parent)) else None
     else:

@@ -16,15 +16,21 @@ NewMessage = tuple[str | None, float, bytes]
 """The run that said it, when, and the message as JSON."""
 
 
-def ensure_session(connection: Connection, session: SessionId, at: float) -> None:
-    """Have a session, used now."""
+def use_session(connection: Connection, session: SessionId, at: float, *, title: str = "", began: int = 0) -> None:
+    """Have a session, used now, in which so many runs begin. It takes the title if it has none."""
+    # A session that comes back after it was deleted counts the runs that were going all the while.
     connection.execute(
         """
         INSERT INTO sessions (id, created_at, updated_at, title, folded, head, runs, metadata)
-        VALUES (:id, :at, :at, '', :folded, NULL, 0, '{}')
-        ON CONFLICT (id) DO UPDATE SET updated_at = max(updated_at, excluded.updated_at)
+        VALUES (:id, :at, :at, :title, :folded, NULL,
+            (SELECT count(*) FROM runs WHERE session = :id AND NOT ephemeral), '{}')
+        ON CONFLICT (id) DO UPDATE SET
+            updated_at = max(updated_at, excluded.updated_at),
+            runs = runs + :began,
+            title = CASE title WHEN '' THEN excluded.title ELSE title END,
+            folded = CASE title WHEN '' THEN excluded.folded ELSE folded END
         """,
-        {"id": session, "at": at, "folded": folded("", session)},
+        {"id": session, "at": at, "title": title, "folded": folded(title, session), "began": began},
     )
 
 

@@ -1,0 +1,291 @@
+"""The SQLite store: what was told is on the disk, also after `kill -9`; groups commit together; closing is clean."""
+
+import asyncio
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from tests.store.store_world import (
+    SESSION,
+    WAIT_SECONDS,
+    an_ending,
+    append,
+    last_batch,
+    run_record,
+    said_in,
+    started,
+    texts,
+    whole_log,
+    whole_run,
+)
+
+from holdfast.errors import LogConflictError, StoreError, StoreUnavailableError
+from holdfast.events import Event, TextAdded
+from holdfast.ids import BEFORE_FIRST, RunId, SessionId
+from holdfast.store.records import IdempotencyKey, RunFilter
+from holdfast.store.sqlite import SqliteStore
+
+KILLS = 4
+
+
+async def test_a_committed_append_is_seen_by_another_connection(sqlite_store: SqliteStore) -> None:
+    """R1: saved first, then told."""
+    record = run_record()
+    await sqlite_store.create_run(record)
+    other = sqlite3.connect(sqlite_store.file)
+    seen: list[int] = []
+
+    def committed(error: StoreError | None) -> None:
+        assert error is None
+        seen.append(other.execute("SELECT coalesce(sum(count), 0) FROM log").fetchone()[0])
+
+    for number in range(20):
+        sqlite_store.append(record.id, texts(number, "x"), committed)
+        await asyncio.sleep(0)
+    await append(sqlite_store, record.id, texts(20, "x"))
+    other.close()
+    assert len(seen) == 20
+    assert all(rows > number for number, rows in enumerate(seen))
+
+
+async def test_what_is_told_survives_a_kill(tmp_path: Path) -> None:
+    """R8: every number that a killed process has printed is in the log, and the log has no gap."""
+    file = tmp_path / "holdfast.db"
+    for kill in range(KILLS):
+        run = RunId(f"run_{kill}")
+        told = await asyncio.to_thread(_append_until_killed, file, run, lines=50 * (kill + 1))
+        assert told
+        store = await SqliteStore.open(file)
+        assert [record.id for record in await store.unfinished_runs()] == [f"run_{n}" for n in range(kill + 1)]
+        events = await whole_log(store, run)
+        assert len(events) > max(told)
+        assert events == [TextAdded(text=str(number)) for number in range(len(events))]
+        await store.aclose()
+
+
+def _append_until_killed(file: Path, run: RunId, lines: int) -> list[int]:
+    appender = Path(__file__).with_name("appender.py")
+    with subprocess.Popen([sys.executable, str(appender), str(file), run], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        told = [int(process.stdout.readline()) for _ in range(lines)]
+        os.kill(process.pid, signal.SIGKILL)
+        # A line cut short was not told; whole ones still in the pipe were.
+        told += [int(line) for line in process.stdout.read().splitlines(keepends=True) if line.endswith(b"\n")]
+    assert process.returncode == -signal.SIGKILL
+    return told
+
+
+async def test_everything_is_there_when_the_file_is_opened_again(tmp_path: Path) -> None:
+    """R8: runs, logs, messages, keys, responses, conversations, memories."""
+    file = tmp_path / "holdfast.db"
+    store = await SqliteStore.open(file)
+    kept = await whole_run(store, run_record(surface="responses", conversation="holiday"))
+    going = run_record()
+    await store.create_run(going, IdempotencyKey(key="k", fingerprint="f"))
+    await append(store, going.id, started(going))
+    memory = await store.remember("me", "tea, not coffee")
+    await store.compact_logs(1e12, 10)
+    before = await store.read_log(kept.id, BEFORE_FIRST, 100)
+    await store.aclose()
+
+    again = await SqliteStore.open(file)
+    assert await again.list_runs(RunFilter()) == [going, kept]
+    assert await again.unfinished_runs() == [going]
+    assert await again.read_log(kept.id, BEFORE_FIRST, 100) == before
+    assert await said_in(again) == ["hello", "hi"]
+    assert await again.create_run(run_record(), IdempotencyKey(key="k", fingerprint="f")) is not None
+    assert await again.use_response(kept.id)
+    assert await again.get_conversation("holiday") is not None
+    assert await again.recall("me", "coffee", 5) == [memory]
+    await append(again, going.id, texts(1, "goes on"))
+    ending = an_ending(going)
+    await again.end_run(going.id, last_batch(2, ending), ending)
+    assert await said_in(again) == ["hello", "hi", "hello", "hi"]
+    await again.aclose()
+
+
+async def test_appends_that_come_together_are_committed_together(sqlite_store: SqliteStore) -> None:
+    """S10: one commit for many, and the observer hears of each."""
+    records = [run_record(session=f"s{number}") for number in range(100)]
+    await asyncio.gather(*(sqlite_store.create_run(record) for record in records))
+    commits: list[tuple[float, int]] = []
+    sqlite_store.on_commit = lambda seconds, operations: commits.append((seconds, operations))
+    await asyncio.gather(
+        *(append(sqlite_store, record.id, texts(number, "x")) for number in range(5) for record in records)
+    )
+    assert sum(operations for _, operations in commits) == 500
+    assert len(commits) < 100
+    assert all(seconds > 0 for seconds, _ in commits)
+    commits.clear()
+    await append(sqlite_store, records[0].id, texts(5, "alone"))
+    assert [operations for _, operations in commits] == [1]
+
+
+async def test_a_change_that_fails_leaves_no_trace_of_itself_in_the_commit_of_others(sqlite_store: SqliteStore) -> None:
+    """R6: in one group: it alone is taken back."""
+    good, bad, ended = run_record(), run_record(session="bad"), run_record()
+    for record in (good, bad, ended):
+        await sqlite_store.create_run(record)
+    ending = an_ending(ended)
+    results = await asyncio.gather(
+        append(sqlite_store, good.id, texts(0, "a")),
+        sqlite_store.end_run(ended.id, last_batch(0, ending), ending),
+        # Text that cannot be written is found out half-way, after the run and its session have been inserted.
+        sqlite_store.create_run(run_record(session="lost"), IdempotencyKey(key="\ud800", fingerprint="f")),
+        sqlite_store.end_run(ended.id, last_batch(1, ending), ending),
+        append(sqlite_store, good.id, texts(1, "b")),
+        sqlite_store.create_run(run_record(session="found")),
+        return_exceptions=True,
+    )
+    assert [type(result) for result in results] == [
+        type(None),
+        type(None),
+        UnicodeEncodeError,
+        LogConflictError,
+        type(None),
+        type(None),
+    ]
+    assert len(await whole_log(sqlite_store, good.id)) == 2
+    assert await sqlite_store.get_session(SessionId("lost")) is None
+    assert await sqlite_store.get_session(SessionId("found")) is not None
+    assert len(await sqlite_store.list_runs(RunFilter())) == 4
+
+
+async def test_a_waiter_that_is_cancelled_harms_nobody(sqlite_store: SqliteStore) -> None:
+    """R6: what it asked for is saved, and whoever waits beside it is told."""
+    cancelled, other = run_record(session="one"), run_record(session="two")
+    waiting = asyncio.ensure_future(sqlite_store.create_run(cancelled))
+    beside = asyncio.ensure_future(sqlite_store.create_run(other))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.wait_for(beside, WAIT_SECONDS)
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert [run.id for run in await sqlite_store.list_runs(RunFilter())] == [other.id, cancelled.id]
+
+
+async def test_closing_writes_what_was_handed_over_and_leaves_no_thread_and_no_log_behind(tmp_path: Path) -> None:
+    """R9: shutdown saves."""
+    before = set(threading.enumerate())
+    store = await SqliteStore.open(tmp_path / "holdfast.db")
+    record = run_record()
+    await store.create_run(record)
+    told: list[StoreError | None] = []
+    for number in range(1000):
+        store.append(record.id, texts(number, "x"), told.append)
+    reads = asyncio.gather(*(store.get_run(record.id) for _ in range(20)))
+    await asyncio.sleep(0)
+    await store.aclose()
+    assert told == [None] * 1000
+    assert await reads == [record] * 20
+    assert set(threading.enumerate()) == before
+    assert [file.name for file in tmp_path.iterdir()] == ["holdfast.db"]
+    again = await SqliteStore.open(tmp_path / "holdfast.db")
+    assert len(await whole_log(again, record.id)) == 1000
+    await again.aclose()
+
+
+async def test_reading_does_not_wait_for_the_writer(sqlite_store: SqliteStore) -> None:
+    """R7: while another process holds the write lock, logs are read as before."""
+    kept = await whole_run(sqlite_store, run_record())
+    with sqlite3.connect(sqlite_store.file, isolation_level=None) as other:
+        other.execute("BEGIN IMMEDIATE")
+        stuck = asyncio.ensure_future(sqlite_store.create_run(run_record()))
+        pages = await asyncio.wait_for(
+            asyncio.gather(*(sqlite_store.read_log(kept.id, BEFORE_FIRST, 10) for _ in range(20))), 2
+        )
+        assert all(page == pages[0] and page for page in pages)
+        assert not stuck.done()
+        other.execute("ROLLBACK")
+        await asyncio.wait_for(stuck, WAIT_SECONDS)
+    other.close()
+
+
+async def test_a_read_that_stops_half_way_does_not_hold_back_the_log_file(sqlite_store: SqliteStore) -> None:
+    """R7: readers of one page leave no snapshot open."""
+    record = run_record()
+    await sqlite_store.create_run(record)
+    await asyncio.gather(*(append(sqlite_store, record.id, texts(number, "x")) for number in range(100)))
+    assert len(await sqlite_store.read_log(record.id, BEFORE_FIRST, 3)) == 3
+    with sqlite3.connect(sqlite_store.file) as other:
+        busy, _, _ = other.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    other.close()
+    assert busy == 0
+
+
+async def test_compacting_makes_a_log_small_and_few_rows(sqlite_store: SqliteStore) -> None:
+    """R14: a row per token becomes a row per hundred kilobytes, and reading a page unpacks little."""
+    record = run_record()
+    await sqlite_store.create_run(record)
+    expected: list[Event] = []
+    for number in range(5000):
+        batch = texts(number, f"token {number} ", at=float(number))
+        expected += batch.events
+        sqlite_store.append(record.id, batch, lambda error: None)
+    ending = an_ending(record, ended_at=1.0)
+    await sqlite_store.end_run(record.id, last_batch(5000, ending), ending)
+    rows, size = _log_size(sqlite_store)
+    assert rows == 5001
+    assert await sqlite_store.compact_logs(2.0, 10) == 1
+    packed_rows, packed_size = _log_size(sqlite_store)
+    assert packed_rows <= 3
+    assert packed_size < size / 4
+    assert (await whole_log(sqlite_store, record.id))[:-1] == expected
+    assert await sqlite_store.compact_logs(2.0, 10) == 0
+    assert _log_size(sqlite_store) == (packed_rows, packed_size)
+
+
+def _log_size(store: SqliteStore) -> tuple[int, int]:
+    other = sqlite3.connect(store.file)
+    rows, size = other.execute("SELECT count(*), sum(length(events)) FROM log").fetchone()
+    other.close()
+    return rows, size
+
+
+async def test_compacting_a_run_that_is_deleted_meanwhile_brings_nothing_back(sqlite_store: SqliteStore) -> None:
+    """R14: deleting wins."""
+    runs = [await whole_run(sqlite_store, run_record(), ended_at=1.0) for _ in range(10)]
+    compacting = asyncio.ensure_future(sqlite_store.compact_logs(2.0, 10))
+    await asyncio.gather(*(sqlite_store.delete_run(run.id) for run in runs[::2]))
+    assert 5 <= await compacting <= 10
+    assert _log_size(sqlite_store)[0] == 5
+    for number, run in enumerate(runs):
+        assert len(await whole_log(sqlite_store, run.id)) == (3 if number % 2 else 0)
+
+
+async def test_two_that_open_a_new_file_at_once_both_get_it(tmp_path: Path) -> None:
+    """R8: the schema is made once."""
+    one, two = await asyncio.gather(*(SqliteStore.open(tmp_path / "holdfast.db") for _ in range(2)))
+    kept = await whole_run(one, run_record())
+    assert await two.get_run(kept.id) == kept
+    assert await said_in(two, SESSION) == ["hello", "hi"]
+    await one.aclose()
+    await whole_run(two, run_record())
+    await two.aclose()
+
+
+async def test_a_store_that_was_never_closed_does_not_keep_the_program_from_ending(tmp_path: Path) -> None:
+    """R9: forgetting to close is no hang."""
+    program = (
+        "import asyncio, sys\n"
+        "from holdfast.store.sqlite import SqliteStore\n"
+        "async def main():\n"
+        "    store = await SqliteStore.open(sys.argv[1])\n"
+        "    print(await store.list_sessions('', 1, 0))\n"
+        "asyncio.run(main())\n"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path / "holdfast.db")]
+    done = await asyncio.to_thread(subprocess.run, command, timeout=WAIT_SECONDS, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "[]\n", "")
+
+
+async def test_a_closed_store_refuses_and_says_where_it_was(sqlite_store: SqliteStore) -> None:
+    """R6: nothing is taken that is not saved."""
+    await sqlite_store.aclose()
+    with pytest.raises(StoreUnavailableError, match=str(sqlite_store.file)):
+        await sqlite_store.create_run(run_record())

@@ -1,0 +1,242 @@
+"""The SQLite store when something is wrong with it: full, locked, damaged, gone. Clear errors, then it goes on."""
+
+import asyncio
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.store.store_world import (
+    WAIT_SECONDS,
+    an_ending,
+    append,
+    last_batch,
+    run_record,
+    said_in,
+    texts,
+    whole_log,
+    whole_run,
+)
+
+from holdfast.errors import ConfigError, StoreUnavailableError
+from holdfast.events import TextAdded
+from holdfast.ids import BEFORE_FIRST
+from holdfast.store.memory import MemoryStore
+from holdfast.store.sqlite import SqliteStore
+from holdfast.store.urls import open_store
+
+LARGE = "x" * 50_000
+
+
+async def test_a_full_store_says_so_keeps_what_it_has_and_goes_on_when_there_is_room(tmp_path: Path) -> None:
+    """R6: nothing is half saved, nothing is told that was not."""
+    store = await SqliteStore.open(tmp_path / "holdfast.db", max_bytes=1_000_000)
+    old = await whole_run(store, run_record(session="old"), LARGE * 4, ended_at=1.0)
+    record = run_record()
+    await store.create_run(record)
+    saved = 0
+    with pytest.raises(StoreUnavailableError, match=r"the store is full: .*holdfast\.db") as full:
+        while True:
+            await append(store, record.id, texts(saved, LARGE))
+            saved += 1
+    assert "free some space" in str(full.value)
+    ending = an_ending(record, LARGE)
+    for _ in range(2):
+        with pytest.raises(StoreUnavailableError, match="the store is full"):
+            await store.end_run(record.id, last_batch(saved, ending), ending)
+    assert await store.get_run(record.id) == record
+    assert await said_in(store) == []
+    assert await whole_log(store, record.id) == [TextAdded(text=LARGE)] * saved
+    assert (await store.check())["kind"] == "sqlite"
+    assert await store.forget_logs(2.0) == 1
+    assert await store.get_run(old.id) is None
+    await append(store, record.id, texts(saved, LARGE))
+    await store.end_run(record.id, last_batch(saved + 1, ending), ending)
+    assert await said_in(store) == ["hello", LARGE]
+    await store.aclose()
+
+
+async def test_a_group_that_does_not_fit_fails_whole_and_later_batches_do_not_follow_a_gap(tmp_path: Path) -> None:
+    """R8: the log is always a beginning of what happened, never one with holes."""
+    store = await SqliteStore.open(tmp_path / "holdfast.db", max_bytes=600_000)
+    record = run_record()
+    await store.create_run(record)
+    appends = [append(store, record.id, texts(number, LARGE)) for number in range(30)]
+    results = await asyncio.gather(*appends, return_exceptions=True)
+    saved = sum(result is None for result in results)
+    assert results[:saved] == [None] * saved
+    assert all(isinstance(result, StoreUnavailableError) for result in results[saved:])
+    assert 0 <= saved < 30
+    assert await whole_log(store, record.id) == [TextAdded(text=LARGE)] * saved
+    await append(store, record.id, texts(saved, "small"))
+    await store.aclose()
+
+
+async def test_a_disk_that_refuses_is_named_and_the_store_recovers_when_it_is_back(tmp_path: Path) -> None:
+    """R6: an I/O error, in a process whose files may not grow; then they may again."""
+    command = [sys.executable, "-m", "tests.store.limited", str(tmp_path / "holdfast.db")]
+    done = await asyncio.to_thread(
+        subprocess.run, command, cwd=Path(__file__).parents[2], timeout=60, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    first, second, third = done.stdout.splitlines()
+    assert first.startswith("StoreUnavailableError: the store's disk failed: ")
+    assert second == "nothing was half saved"
+    assert third == "recovered"
+
+
+async def test_a_locked_store_says_so_and_goes_on_when_it_is_released(tmp_path: Path) -> None:
+    """R6: another process holds the file for longer than we wait."""
+    store = await SqliteStore.open(tmp_path / "holdfast.db", busy_seconds=0.1)
+    record = run_record()
+    await store.create_run(record)
+    other = sqlite3.connect(store.file, isolation_level=None)
+    other.execute("BEGIN EXCLUSIVE")
+    with pytest.raises(StoreUnavailableError, match=r"the store is locked: .*holdfast\.db"):
+        await append(store, record.id, texts(0, "a"))
+    with pytest.raises(StoreUnavailableError, match="the store is locked"):
+        await store.create_run(run_record())
+    with pytest.raises(StoreUnavailableError, match="the store is locked"):
+        await store.check()
+    other.execute("ROLLBACK")
+    other.close()
+    await append(store, record.id, texts(0, "b"))
+    assert await whole_log(store, record.id) == [TextAdded(text="b")]
+    assert [run.id for run in await store.unfinished_runs()] == [record.id]
+    await store.aclose()
+
+
+async def test_a_short_lock_is_waited_for(tmp_path: Path) -> None:
+    """R6: another process that writes now and then is no error."""
+    store = await SqliteStore.open(tmp_path / "holdfast.db")
+    other = sqlite3.connect(store.file, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    record = run_record()
+    creating = asyncio.ensure_future(store.create_run(record))
+    _, waiting = await asyncio.wait({creating}, timeout=0.1)
+    assert waiting
+    other.execute("ROLLBACK")
+    other.close()
+    await asyncio.wait_for(creating, WAIT_SECONDS)
+    assert await store.get_run(record.id) == record
+    await store.aclose()
+
+
+async def _refusal(path: Path) -> str:
+    with pytest.raises(StoreUnavailableError) as refused:
+        await SqliteStore.open(path)
+    assert str(path) in str(refused.value)
+    return str(refused.value)
+
+
+async def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path: Path) -> None:
+    """R8: a damaged file is named, with what to do."""
+    file = tmp_path / "holdfast.db"
+    garbage = b"this is not a database\n" * 500
+    file.write_bytes(garbage)
+    message = await _refusal(file)
+    assert "the store is damaged" in message and "backup" in message
+    assert file.read_bytes() == garbage
+
+
+async def test_the_database_of_a_newer_holdfast_is_refused(tmp_path: Path) -> None:
+    """R8: nobody writes into a schema they do not know."""
+    file = tmp_path / "holdfast.db"
+    await (await SqliteStore.open(file)).aclose()
+    other = sqlite3.connect(file)
+    other.execute("PRAGMA user_version = 999")
+    other.close()
+    message = await _refusal(file)
+    assert "schema 999" in message and "upgrade" in message
+
+
+async def test_the_database_of_another_program_is_refused(tmp_path: Path) -> None:
+    """R8: a wrong path does not spoil somebody's data."""
+    file = tmp_path / "music.db"
+    other = sqlite3.connect(file)
+    other.execute("CREATE TABLE songs (title TEXT)")
+    other.close()
+    assert "another program" in await _refusal(file)
+    other = sqlite3.connect(file)
+    assert other.execute("SELECT name FROM sqlite_schema").fetchall() == [("songs",)]
+    other.close()
+
+
+async def test_a_path_that_is_no_file_is_refused(tmp_path: Path) -> None:
+    """R8: a directory, and a directory that cannot be made."""
+    assert "cannot be opened" in await _refusal(tmp_path)
+    (tmp_path / "file").write_text("x", encoding="utf-8")
+    assert "cannot be opened" in await _refusal(tmp_path / "file" / "holdfast.db")
+
+
+async def test_damage_inside_the_file_is_named_when_it_is_met(tmp_path: Path) -> None:
+    """R8: reading and writing say that the store is damaged, and what is whole is still read."""
+    file = tmp_path / "holdfast.db"
+    store = await SqliteStore.open(file)
+    kept = await whole_run(store, run_record())
+    going = run_record()
+    await store.create_run(going)
+    await store.aclose()
+    other = sqlite3.connect(file)
+    pages = other.execute("SELECT rootpage FROM sqlite_schema WHERE name IN ('log', 'log_by_run')").fetchall()
+    other.close()
+    content = bytearray(file.read_bytes())
+    for (page,) in pages:
+        content[(page - 1) * 4096 : page * 4096] = b"\xff" * 4096
+    file.write_bytes(content)
+    store = await SqliteStore.open(file)
+    with pytest.raises(StoreUnavailableError, match="the store is damaged"):
+        await store.read_log(kept.id, BEFORE_FIRST, 10)
+    with pytest.raises(StoreUnavailableError, match="the store is damaged"):
+        await append(store, going.id, texts(0, "x"))
+    assert await store.get_run(kept.id) == kept
+    assert await said_in(store) == ["hello", "hi"]
+    await store.aclose()
+
+
+async def test_a_file_that_was_deleted_under_the_server_is_noticed(tmp_path: Path) -> None:
+    """S1: health does not say ok while everything is written to a file that is gone."""
+    store = await SqliteStore.open(tmp_path / "holdfast.db")
+    await store.check()
+    for file in tmp_path.iterdir():
+        file.unlink()
+    with pytest.raises(StoreUnavailableError, match="moved or deleted"):
+        await store.check()
+    await store.aclose()
+
+
+async def test_a_url_names_a_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """S8: memory, an absolute and a relative path, and the default."""
+    monkeypatch.chdir(tmp_path)
+    memory = await open_store("memory:", tmp_path)
+    assert isinstance(memory, MemoryStore) and memory.url == "memory:"
+    for url, file in (
+        (f"sqlite:///{tmp_path}/absolute.db", tmp_path / "absolute.db"),
+        ("sqlite:///relative.db", tmp_path / "relative.db"),
+        ("", tmp_path / "data" / "holdfast.db"),
+    ):
+        store = await open_store(url, tmp_path / "data")
+        assert file.is_file()
+        assert store.url == f"sqlite:///{file}"
+        await store.aclose()
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "sqlite:",
+        "sqlite://",
+        "sqlite:///",
+        "sqlite:///:memory:",
+        "sqlite:////tmp/",
+        "sqlite://host/x.db",
+        "mysql://x",
+        "x",
+    ],
+)
+async def test_any_other_url_is_a_mistake_that_is_named(url: str, tmp_path: Path) -> None:
+    """S8: a bad value is reported by name."""
+    with pytest.raises(ConfigError, match=r"\[store\] url"):
+        await open_store(url, tmp_path)
+    assert list(tmp_path.iterdir()) == []
