@@ -1,0 +1,385 @@
+"""The real server, over a scripted provider, for tests: in this process, or in one of its own.
+
+`serving(...)` composes the server as `holdfast serve` does and runs it on a loopback port in the test's own loop;
+`running_server(...)` is `holdfast serve` itself. `Client` speaks plain HTTP and shows headers as they came.
+"""
+
+import asyncio
+import contextlib
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Generator, Iterable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+import aiohttp
+import msgspec
+import openai
+import uvicorn
+
+from holdfast.api.app import make_app
+from holdfast.api.dialects import DIALECTS
+from holdfast.api.service import Service
+from holdfast.clock import SystemClock
+from holdfast.config import AgentSettings, Protocol, ProviderSettings, ServerSettings, Settings, StreamSettings
+from holdfast.runs.approvals import ApprovalPolicy
+from holdfast.runs.loop import Agent
+from holdfast.runs.meter import Meter
+from holdfast.runs.supervisor import Supervisor
+from holdfast.server import Server, open_server
+from holdfast.store.memory import MemoryStore
+from holdfast.store.port import Store
+from holdfast.testing import Reply, ScriptedProvider
+from holdfast.testing.provider import Responder
+from holdfast.tools.port import Tools
+from holdfast.tools.toolbox import Toolbox
+from holdfast.upstream.port import Upstream
+from holdfast.upstream.router import ModelRouter
+
+KEY = "key-of-the-tests"
+QUICK_STREAM = StreamSettings(retries=0, connect_seconds=2.0, first_byte_seconds=2.0, stall_seconds=2.0)
+CHAT = "/v1/chat/completions"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An HTTP answer, read whole."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return msgspec.json.decode(self.body)
+
+    @property
+    def error(self) -> dict[str, Any]:
+        """The envelope's inside; every error has all four keys."""
+        error: dict[str, Any] = self.json["error"]
+        assert {"message", "type", "param", "code"} <= set(error), error
+        return error
+
+    @property
+    def frames(self) -> list[str]:
+        """The events of a stream, comments left out."""
+        lines = [line for line in self.body.decode().split("\n") if not line.startswith(":")]
+        return [frame for frame in "\n".join(lines).split("\n\n") if frame]
+
+    @property
+    def data(self) -> list[Any]:
+        """The data of a stream's events; `[DONE]` as it stands."""
+        datas = [line[6:] for frame in self.frames for line in frame.split("\n") if line.startswith("data: ")]
+        return [data if data == "[DONE]" else msgspec.json.decode(data) for data in datas]
+
+    @property
+    def chunks(self) -> list[dict[str, Any]]:
+        """The chunks of a chat stream."""
+        return [data for data in self.data if data != "[DONE]"]
+
+    @property
+    def text(self) -> str:
+        """The text of a chat answer, streamed or plain."""
+        if self.headers["content-type"].startswith("application/json"):
+            return self.json["choices"][0]["message"]["content"] or ""
+        return "".join(choice["delta"].get("content", "") for chunk in self.chunks for choice in chunk["choices"])
+
+    @property
+    def finish(self) -> str | None:
+        """The finish reason of a chat answer, streamed or plain. A stream has at most one."""
+        if self.headers["content-type"].startswith("application/json"):
+            reason: str = self.json["choices"][0]["finish_reason"]
+            return reason
+        reasons = [c["finish_reason"] for chunk in self.chunks for c in chunk["choices"] if c["finish_reason"]]
+        assert len(reasons) <= 1, reasons
+        return reasons[0] if reasons else None
+
+
+class Client:
+    """Plain HTTP to a server."""
+
+    def __init__(self, base_url: str, key: str | None = None) -> None:
+        self.base_url = base_url
+        self.key = key
+        self.session = aiohttp.ClientSession(base_url, auto_decompress=False)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.session.close()
+
+    async def send(self, method: str, path: str, body: Any = None, **headers: str) -> Answer:
+        """One request; `Last_Event_ID="3"` is the header `Last-Event-ID`."""
+        async with self.opened(method, path, body, **headers) as response:
+            return Answer(response.status, response.headers, await response.read())
+
+    @asynccontextmanager
+    async def opened(
+        self, method: str, path: str, body: Any = None, **headers: str
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """A request whose answer has begun."""
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        if self.key is not None:
+            named.setdefault("Authorization", f"Bearer {self.key}")
+        data = body if body is None or isinstance(body, bytes) else msgspec.json.encode(body)
+        timeout = aiohttp.ClientTimeout(total=20)
+        async with self.session.request(method, path, data=data, headers=named, timeout=timeout) as response:
+            yield response
+
+    async def raw(self, method: str, path: str, body: Any = None, **headers: str) -> Answer:
+        """A request with headers that no proper client would send, bytes as they are, on a connection of its own."""
+        data = body if isinstance(body, bytes) else b"" if body is None else msgspec.json.encode(body)
+        named = {"Host": self.base_url.removeprefix("http://"), "Connection": "close", "Content-Length": str(len(data))}
+        if self.key is not None:
+            named["Authorization"] = f"Bearer {self.key}"
+        named |= {name.replace("_", "-"): value for name, value in headers.items()}
+        head = "".join(f"{name}: {value}\r\n" for name, value in named.items())
+        got = await send_bytes(self.base_url, f"{method} {path} HTTP/1.1\r\n{head}\r\n".encode("latin-1") + data)
+        top, _, content = got.partition(b"\r\n\r\n")
+        status, *fields = top.decode("latin-1").split("\r\n")
+        shown = {name.lower(): value.strip() for name, _, value in (field.partition(":") for field in fields)}
+        return Answer(int(status.split(" ")[1]), shown, content)
+
+    async def get(self, path: str, **headers: str) -> Answer:
+        return await self.send("GET", path, **headers)
+
+    async def post(self, path: str, body: Any = None, **headers: str) -> Answer:
+        return await self.send("POST", path, body, **headers)
+
+    async def chat(self, content: Any = "Hello?", *, headers: Mapping[str, str] | None = None, **fields: Any) -> Answer:
+        """A chat completion of one user message, or of `messages`."""
+        return await self.post(CHAT, asking(content, **fields), **(headers or {}))
+
+
+async def send_bytes(base_url: str, data: bytes, seconds: float = 10.0) -> bytes:
+    """Bytes to a server and everything it says until it closes the connection."""
+    host, _, port = base_url.removeprefix("http://").partition(":")
+    async with asyncio.timeout(seconds):
+        reader, writer = await asyncio.open_connection(host, int(port))
+        try:
+            writer.write(data)
+            await writer.drain()
+            return await reader.read()
+        finally:
+            writer.close()
+            await writer.wait_closed()
+
+
+def asking(content: Any = "Hello?", **fields: Any) -> dict[str, Any]:
+    """The body of a chat completion request."""
+    return {"model": "holdfast", "messages": [{"role": "user", "content": content}], **fields}
+
+
+@dataclass
+class World:
+    """A server in this process, its provider, and a client."""
+
+    server: Server
+    provider: ScriptedProvider
+    client: Client
+    base_url: str
+    clients: list[Any] = field(default_factory=list)
+
+    def openai(self, **options: Any) -> openai.AsyncOpenAI:
+        """The official SDK, pointed here; it tries once unless told otherwise."""
+        options.setdefault("max_retries", 0)
+        options.setdefault("api_key", self.client.key or "none")
+        sdk = openai.AsyncOpenAI(base_url=f"{self.base_url}/v1", timeout=20, **options)
+        self.clients.append(sdk)
+        return sdk
+
+    async def ended(self, run: str, seconds: float = 5.0) -> None:
+        """Wait until a run is over."""
+        async with asyncio.timeout(seconds):
+            while self.server.service.supervisor.live(run) is not None:  # type: ignore[arg-type]
+                await asyncio.sleep(0.005)
+
+
+def make_settings(
+    provider_url: str,
+    protocol: Protocol = "chat_completions",
+    *,
+    server: ServerSettings | None = None,
+    agent: AgentSettings | None = None,
+    stream: StreamSettings = QUICK_STREAM,
+    **others: Any,
+) -> Settings:
+    """Settings whose only model is the scripted provider's."""
+    others.setdefault("model", "scripted/m-1")
+    scripted = ProviderSettings(protocol=protocol, base_url=provider_url, api_key="key-of-the-provider")
+    return Settings(
+        providers={"scripted": scripted, **others.pop("providers", {})},
+        server=server or ServerSettings(),
+        agent=agent or AgentSettings(prompt="", tools=()),
+        stream=stream,
+        **others,
+    )
+
+
+@asynccontextmanager
+async def serving(
+    script: Iterable[Reply] | Responder = (),
+    *,
+    protocol: Protocol = "chat_completions",
+    data_dir: Path | None = None,
+    key: str | None = None,
+    environment: Mapping[str, str] | None = None,
+    **settings: Any,
+) -> AsyncIterator[World]:
+    """The whole server on a loopback port, in this loop."""
+    with contextlib.ExitStack() as folders:
+        folder = data_dir or Path(folders.enter_context(tempfile.TemporaryDirectory()))
+        async with ScriptedProvider(script) as provider:
+            made = make_settings(provider.url, protocol, **settings)
+            if key is not None:
+                made = msgspec.structs.replace(made, server=msgspec.structs.replace(made.server, api_key=key))
+            async with open_server(made, data_dir=folder, environment=environment or {}) as server:
+                async with _listening(server) as base_url, Client(base_url, key) as client:
+                    world = World(server, provider, client, base_url)
+                    try:
+                        yield world
+                    finally:
+                        for sdk in world.clients:
+                            await sdk.close()
+
+
+class _Uvicorn(uvicorn.Server):
+    """Leaves the signals of the test run alone."""
+
+    @contextmanager
+    def capture_signals(self) -> Generator[None]:
+        yield
+
+
+@asynccontextmanager
+async def _listening(server: Server) -> AsyncIterator[str]:
+    listener = socket.create_server(("127.0.0.1", 0))
+    config = uvicorn.Config(
+        server.app, http="httptools", ws="websockets-sansio", lifespan="off", log_config=None, access_log=False
+    )
+    http = _Uvicorn(config)
+    serve = asyncio.get_running_loop().create_task(http.serve(sockets=[listener]), name="uvicorn")
+    try:
+        async with asyncio.timeout(10):
+            while not http.started:
+                await asyncio.sleep(0.005)
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        http.should_exit = http.force_exit = True
+        await asyncio.wait([serve])
+
+
+class ServerProcess:
+    """`holdfast serve` in a process of its own."""
+
+    def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
+        self._process = process
+        self._log = log
+        self.base_url = ""
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def log(self) -> str:
+        """All it has written so far."""
+        return self._log.read_text(errors="replace")
+
+    def wait_until_ready(self, seconds: float = 30.0) -> None:
+        deadline = time.monotonic() + seconds
+        while (found := re.search(r"Holdfast serves (http://\S+)", self.log)) is None:
+            assert self._process.poll() is None, f"the server ended:\n{self.log}"
+            assert time.monotonic() < deadline, f"the server did not start:\n{self.log}"
+            time.sleep(0.02)
+        self.base_url = found[1]
+
+    def kill(self) -> None:
+        """SIGKILL, and wait until it is gone."""
+        self._process.kill()
+        self._process.wait(timeout=20)
+
+    def terminate(self) -> int:
+        """SIGTERM, and wait until it has ended in order; its exit code."""
+        self._process.send_signal(signal.SIGTERM)
+        return self._process.wait(timeout=30)
+
+
+@contextmanager
+def running_server(
+    folder: Path, config: str = "", env: Mapping[str, str] | None = None, arguments: Iterable[str] = ()
+) -> Iterator[ServerProcess]:
+    """Start `holdfast serve` on a free port, with its data in `folder`; it is killed at the end if it still runs."""
+    folder.mkdir(parents=True, exist_ok=True)
+    file, log = folder / "holdfast.toml", folder / "server.log"
+    file.write_text(config)
+    inherited = {name: os.environ[name] for name in ("PATH", "HOME", "COVERAGE_PROCESS_START") if name in os.environ}
+    environment = {**inherited, "HOLDFAST_DATA_DIR": str(folder / "data"), "HOLDFAST_OLLAMA": "off", **(env or {})}
+    command = [sys.executable, "-m", "holdfast", "serve", "--port", "0", "--config", str(file), *arguments]
+    with log.open("wb") as output:
+        process = subprocess.Popen(command, cwd=folder, env=environment, stdout=output, stderr=subprocess.STDOUT)
+    server = ServerProcess(process, log)
+    try:
+        server.wait_until_ready()
+        yield server
+    finally:
+        if process.poll() is None:
+            server.kill()
+
+
+@asynccontextmanager
+async def serving_parts(
+    *,
+    upstream: Upstream,
+    store: Store | None = None,
+    read_from: Store | None = None,
+    tools: Iterable[Tools] = (),
+    settings: Settings | None = None,
+) -> AsyncIterator[Client]:
+    """A server put together by hand, for what no real model, store or tool would do on request.
+
+    Args:
+        upstream: the model.
+        store: where runs are kept; in memory unless said otherwise.
+        read_from: what handlers read, if not the same.
+        tools: the agent's tools.
+        settings: as they would come from a file.
+    """
+    settings = settings or Settings(model="scripted", agent=AgentSettings(prompt="", tools=()))
+    store, clock, meter = store or MemoryStore(), SystemClock(), Meter()
+    agent = Agent(
+        settings=settings.agent,
+        limits=settings.limits,
+        policy=ApprovalPolicy(settings.agent.approval),
+        upstream=upstream,
+        tools=Toolbox(list(tools)),
+        clock=clock,
+    )
+    supervisor = Supervisor(store, agent, meter)
+    service = Service(
+        settings=settings,
+        store=read_from or store,
+        supervisor=supervisor,
+        router=ModelRouter(settings, {}),
+        meter=meter,
+        clock=clock,
+        dialect=DIALECTS[settings.server.dialect],
+        version="0",
+        started_at=clock.now(),
+    )
+    try:
+        async with _listening(Server(make_app(service), service)) as base_url:
+            async with Client(base_url, settings.server.api_key or None) as client:
+                yield client
+    finally:
+        await supervisor.aclose()
+        await store.aclose()
