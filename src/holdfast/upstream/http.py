@@ -1,4 +1,4 @@
-"""Asking a provider over HTTP: the only module that opens connections to models (U14, U16, U17).
+"""Asking a provider over HTTP: the only module that opens connections to models (U10, U11, U14, U16, U17).
 
 Posts what a codec encodes, feeds it what comes, and turns every way a connection can fail into an error of the tree.
 A call that is not over when its reader leaves has its connection cut at once. Retries and fallback sit above; what the
@@ -18,11 +18,12 @@ from holdfast.config import StreamSettings
 from holdfast.errors import (
     ProtocolError,
     ProviderRefusedError,
+    StreamingUnsupportedError,
     StreamStalledError,
     TransportLostError,
     UpstreamError,
 )
-from holdfast.events import Answered, Delta
+from holdfast.events import Answered, Delta, UpstreamRetried
 from holdfast.upstream.codec import Codec, Decoder
 from holdfast.upstream.connections import Watchdog, make_session, take_unread
 from holdfast.upstream.port import ModelCall
@@ -64,6 +65,9 @@ class HttpUpstream:
         self._codec = codec
         self._settings = settings
         self._make_session = make_session
+        self._lenient = codec if isinstance(codec, LenientCodec) else None
+        self._unable_to_stream: set[str] = set()
+        """Models that said so; they are not asked again while the process lives."""
         self._session: aiohttp.ClientSession | None = None
         self._url = f"{provider.base_url}/{codec.path.lstrip('/')}"
         self._who = f"{provider.name} ({provider.host})"
@@ -72,12 +76,22 @@ class HttpUpstream:
         """Finished answers whose bodies have not ended yet."""
 
     async def stream(self, call: ModelCall) -> AsyncGenerator[Sequence[Delta], None]:
-        """Ask for a stream, and yield what each read brings."""
+        """Ask, and yield what each read brings; a model that cannot stream is asked for a plain answer (U10)."""
         call = self._own(call)
         settings = self._settings
         loop = asyncio.get_running_loop()
         deadline = loop.time() + settings.first_byte_seconds
-        response = await self._ask(call, deadline, stream=True)
+        response = None
+        if call.model not in self._unable_to_stream:
+            try:
+                response = await self._ask(call, deadline, stream=True)
+            except StreamingUnsupportedError as error:
+                self._unable_to_stream.add(call.model)
+                told = error.message
+                yield [UpstreamRetried(model=self._name(call), attempt=1, error=told, wait_seconds=0.0)]
+        if response is None:
+            yield await self._ask_plainly(call)
+            return
         watchdog = Watchdog(response, deadline - loop.time(), self._late())
         whole = False
         try:
@@ -89,7 +103,7 @@ class HttpUpstream:
                 return
             content = response.content
             decoder = self._codec.make_decoder(call)
-            lenient = self._codec if isinstance(self._codec, LenientCodec) else None
+            lenient = self._lenient
             kept: list[bytes] = []
             frames = 0
             while True:
@@ -123,30 +137,14 @@ class HttpUpstream:
                     yield deltas
                     watchdog.heard_at = loop.time()
                 if failure is not None:
-                    is_loss = lost is not None and isinstance(failure, TransportLostError)
-                    raise lost if lost is not None and is_loss else self._refused(failure)
+                    if lost is not None and isinstance(failure, TransportLostError):
+                        raise lost
+                    raise self._refused(failure)
                 if decoder.done:
                     return
         finally:
             watchdog.close()
             self._part(response, whole=whole)
-
-    async def plain(self, call: ModelCall) -> AsyncGenerator[Sequence[Delta], None]:
-        """Ask for a plain answer, and yield it as one batch."""
-        call = self._own(call)
-        loop = asyncio.get_running_loop()
-        # Nothing comes before the whole answer is made: silence is all there is to measure.
-        deadline = loop.time() + max(self._settings.first_byte_seconds, self._settings.stall_seconds)
-        response = await self._ask(call, deadline, stream=False)
-        watchdog = Watchdog(response, self._settings.stall_seconds, self._silence())
-        whole = False
-        try:
-            deltas = self._parse_answer(await self._read_whole(response, watchdog), call)
-            whole = True
-        finally:
-            watchdog.close()
-            self._part(response, whole=whole)
-        yield deltas
 
     async def aclose(self) -> None:
         """Drop every connection."""
@@ -158,9 +156,28 @@ class HttpUpstream:
         if session is not None:
             await session.close()
 
+    async def _ask_plainly(self, call: ModelCall) -> list[Delta]:
+        """Ask without streaming: the whole answer is one batch."""
+        # Nothing comes before all of the answer is made, so that silence is all there is to measure.
+        patience_seconds = max(self._settings.first_byte_seconds, self._settings.stall_seconds)
+        deadline = asyncio.get_running_loop().time() + patience_seconds
+        response = await self._ask(call, deadline, stream=False)
+        watchdog = Watchdog(response, self._settings.stall_seconds, self._silence())
+        whole = False
+        try:
+            deltas = self._parse_answer(await self._read_whole(response, watchdog), call)
+            whole = True
+        finally:
+            watchdog.close()
+            self._part(response, whole=whole)
+        return deltas
+
     def _own(self, call: ModelCall) -> ModelCall:
         own = call.model.removeprefix(f"{self._provider.name}/")
         return call if own == call.model else msgspec.structs.replace(call, model=own)
+
+    def _name(self, call: ModelCall) -> str:
+        return f"{self._provider.name}/{call.model}"
 
     def _silence(self) -> str:
         return f"{self._who} sent nothing for {self._settings.stall_seconds:g} seconds."
@@ -245,7 +262,7 @@ class HttpUpstream:
 
     def _named(self, deltas: Sequence[Delta], call: ModelCall) -> list[Delta]:
         """What the answer is called: the name by which it was asked for, whatever alias the provider reports."""
-        name = f"{self._provider.name}/{call.model}"
+        name = self._name(call)
         return [
             msgspec.structs.replace(delta, model=name) if isinstance(delta, Answered) else delta for delta in deltas
         ]

@@ -1,6 +1,6 @@
 """From a model's name to whoever answers for it.
 
-`provider/model` goes to that provider's stack, built when first asked for: http, plain answers, retries. Built-in
+`provider/model` goes to that provider's stack, built when first asked for: HTTP with retries. Built-in
 models such as `demo` have a name of their own. Fallbacks are applied on top. The composition root sits above.
 """
 
@@ -14,7 +14,6 @@ from holdfast.events import Delta
 from holdfast.upstream.demo import DemoUpstream
 from holdfast.upstream.fallback import FallbackUpstream
 from holdfast.upstream.http import HttpUpstream
-from holdfast.upstream.plain import PlainFallbackUpstream
 from holdfast.upstream.port import ModelCall, Upstream
 from holdfast.upstream.providers import PROVIDERS, Provider, resolve_provider
 from holdfast.upstream.retry import RetryingUpstream
@@ -111,7 +110,7 @@ class _Stacks:
             except ConfigError as error:
                 return _refuse(ProviderRefusedError(error.message, status=404, code="model_not_found"))
             http = HttpUpstream(provider, provider.make_codec(), self._settings)
-            stack = RetryingUpstream(PlainFallbackUpstream(http), self._settings.retries, self._clock, self._random)
+            stack = RetryingUpstream(http, self._settings.retries, self._clock, self._random)
             self._stacks[name] = stack
         return stack.stream(call)
 
