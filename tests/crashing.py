@@ -1,0 +1,139 @@
+"""kill -9 at random moments of a stream, and what must be true afterwards. Used by a test and by `make crash`."""
+
+import asyncio
+import random
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import msgspec
+from tests.serving import CHAT, Client, ServerProcess, asking, running_server
+
+from holdfast.events import TextAdded
+from holdfast.testing import Reply, ScriptedProvider
+
+CONFIG = """
+model = "scripted/m"
+[providers.scripted]
+protocol = "chat_completions"
+base_url = "{url}"
+api_key = "k"
+[agent]
+prompt = ""
+tools = []
+"""
+WORDS = tuple(f"w{number} " for number in range(4000))
+
+
+@dataclass
+class Client9:
+    """One client of a server that is about to die, and what it had received by then."""
+
+    session: str
+    run: str = ""
+    text: str = ""
+    events: dict[int, dict[str, Any]] = field(default_factory=dict)
+
+
+@dataclass
+class Figures:
+    """What a series of crashes showed."""
+
+    crashes: int = 0
+    streams: int = 0
+    characters_seen: int = 0
+    characters_saved: int = 0
+    events_seen: int = 0
+    recovery_seconds: list[float] = field(default_factory=list)
+
+
+async def crash_rounds(rounds: int, seed: int, streams: int = 3) -> Figures:
+    """Kill a server `rounds` times while it streams; raises AssertionError when a promise is broken."""
+    chance = random.Random(seed)
+    figures = Figures()
+    with tempfile.TemporaryDirectory() as folder:
+        async with ScriptedProvider(lambda _: Reply(text=WORDS, delay_seconds=0.0005)) as provider:
+            config = CONFIG.format(url=provider.url)
+            for number in range(rounds):
+                clients = [Client9(f"crash-{number}-{place}") for place in range(streams)]
+                await asyncio.to_thread(lambda: None)
+                with running_server(Path(folder), config) as server:
+                    await _stream_until_killed(server, clients, chance.uniform(0.0, 0.25))
+                await _check_after_restart(Path(folder), config, clients, figures)
+                figures.crashes += 1
+    return figures
+
+
+async def _stream_until_killed(server: ServerProcess, clients: list[Client9], seconds: float) -> None:
+    async with Client(server.base_url) as http:
+        tasks = [asyncio.ensure_future(_follow(http, client)) for client in clients]
+        await asyncio.sleep(seconds)
+        server.kill()
+        await asyncio.gather(*tasks)
+
+
+async def _follow(http: Client, client: Client9) -> None:
+    """Read a chat stream and, beside it, the run's own events, until the connection dies."""
+    body = asking("go", stream=True)
+    try:
+        async with http.opened("POST", CHAT, body, X_Holdfast_Session_Id=client.session) as response:
+            client.run = response.headers["x-holdfast-run-id"]
+            beside = asyncio.ensure_future(_follow_events(http, client))
+            try:
+                async for line in response.content:
+                    if line.startswith(b"data: {"):
+                        for choice in msgspec.json.decode(line[6:])["choices"]:
+                            client.text += choice["delta"].get("content") or ""
+            finally:
+                await beside
+    except (aiohttp.ClientError, ConnectionError, TimeoutError):
+        return
+
+
+async def _follow_events(http: Client, client: Client9) -> None:
+    try:
+        async with http.opened("GET", f"/v1/runs/{client.run}/events") as response:
+            number = -1
+            async for line in response.content:
+                if line.startswith(b"id: "):
+                    number = int(line[4:])
+                elif line.startswith(b"data: ") and line.endswith(b"\n"):
+                    client.events[number] = msgspec.json.decode(line[6:])
+    except (aiohttp.ClientError, ConnectionError, TimeoutError):
+        return
+
+
+async def _check_after_restart(folder: Path, config: str, clients: list[Client9], figures: Figures) -> None:
+    began = time.monotonic()
+    with running_server(folder, config) as server:
+        figures.recovery_seconds.append(time.monotonic() - began)
+        async with Client(server.base_url) as http:
+            for client in clients:
+                if client.run:
+                    await _check(http, client, figures)
+
+
+async def _check(http: Client, client: Client9, figures: Figures) -> None:
+    run = (await http.get(f"/v1/runs/{client.run}")).json
+    assert (run["status"], run["reason"]) == ("incomplete", "server_restart"), run["status"]
+    assert run["text"].startswith(client.text), (client.text[-50:], run["text"][-50:])
+    replay = (await http.get(f"/v1/runs/{client.run}/events")).body.decode()
+    log = {
+        int(frame.split("\n")[0].removeprefix("id: ")): msgspec.json.decode(frame.split("data: ", 1)[1])
+        for frame in replay.replace(": attached\n", "").split("\n\n")
+        if frame.startswith("id: ")
+    }
+    assert sorted(log) == list(range(len(log)))
+    assert {number: log[number] for number in client.events} == client.events
+    assert log[len(log) - 1]["type"] == "run.ended"
+    assert "".join(e["text"] for e in log.values() if e["type"] == TextAdded.__struct_config__.tag) == run["text"]
+    messages = (await http.get(f"/v1/sessions/{client.session}/messages")).json["data"]
+    said = [message["content"] for message in messages]
+    assert said == (["go", run["text"]] if run["text"] else ["go"]), said
+    figures.streams += 1
+    figures.characters_seen += len(client.text)
+    figures.characters_saved += len(run["text"])
+    figures.events_seen += len(client.events)
