@@ -1,5 +1,6 @@
 """Bodies of every protocol, and how a test reads them."""
 
+import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,22 @@ import msgspec
 from holdfast.config import Protocol
 from holdfast.errors import UpstreamError
 from holdfast.events import Answered, Delta, TextAdded
-from holdfast.messages import AssistantMessage, user_says
+from holdfast.ids import CallId
+from holdfast.messages import (
+    AssistantMessage,
+    Image,
+    Message,
+    Reasoning,
+    Text,
+    ToolCall,
+    ToolMessage,
+    ToolSpec,
+    UserMessage,
+    user_says,
+)
 from holdfast.upstream.codec import Codec, Decoder
 from holdfast.upstream.fold import TurnFold
-from holdfast.upstream.port import ModelCall
+from holdfast.upstream.port import ModelCall, NamedTool, Options, ResponseFormat
 from holdfast.upstream.protocols import CODECS
 
 RECORDED = Path(__file__).parent / "recorded"
@@ -96,3 +109,61 @@ def chat(content: str | None = None, finish: str | None = None, **delta: Any) ->
 
 def codec_of(name: str) -> Codec:
     return CODECS[STREAMS[name]]
+
+
+# A conversation with everything in it.
+
+PIXEL = "data:image/png;base64,iVBORw0KGgo="
+WEATHER = ToolSpec(
+    name="get_weather",
+    description="The weather of a city.",
+    parameters={"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+)
+SEALED = {
+    "anthropic": {"signature": "EqQB"},
+    "responses": {"id": "rs_1", "encrypted_content": "gA=="},
+    "chat": {"reasoning_details": [{"type": "reasoning.text", "text": "Two cities.", "signature": "EqQB"}]},
+}
+SIGNED_CALL = {"chat": {"extra_content": {"google": {"thought_signature": "CiQ="}}}}
+HISTORY: tuple[Message, ...] = (
+    UserMessage(parts=(Text(text="What is it like here?"), Image(url=PIXEL), Image(url="https://x.test/a.png"))),
+    AssistantMessage(
+        parts=(
+            Reasoning(text="Two cities.", summary=True, metadata=SEALED),
+            Text(text="I look."),
+            ToolCall(id=CallId("call_1"), name="get_weather", arguments='{"city": "Zürich"}', metadata=SIGNED_CALL),
+            ToolCall(id=CallId("call_2"), name="get_weather", arguments='{"city": "Kraków"}'),
+        )
+    ),
+    ToolMessage(call_id=CallId("call_1"), output="Rain.", name="get_weather"),
+    ToolMessage(call_id=CallId("call_2"), output="No such city.", name="get_weather", failed=True),
+    user_says("And tomorrow?"),
+)
+EVERYTHING = Options(
+    temperature=0.5,
+    top_p=0.9,
+    max_output_tokens=4_000,
+    stop=("END", "STOP"),
+    tool_choice=NamedTool("get_weather"),
+    parallel_tool_calls=False,
+    response_format=ResponseFormat(
+        kind="json_schema", name="forecast", schema={"type": "object"}, strict=True, description="d"
+    ),
+    reasoning_effort="low",
+    reasoning_summary="auto",
+    verbosity="low",
+    seed=7,
+    user="u-1",
+    metadata={"team": "a"},
+    presence_penalty=0.1,
+    frequency_penalty=0.2,
+)
+
+
+def asking(model: str = "m-1", **more: Any) -> ModelCall:
+    return ModelCall(**{"model": model, "system": "Be brief.", "messages": HISTORY, "tools": (WEATHER,), **more})
+
+
+def sent(codec: Codec, asked: ModelCall, *, stream: bool = True) -> dict[str, Any]:
+    body: dict[str, Any] = json.loads(codec.encode_request(asked, stream=stream))
+    return body
