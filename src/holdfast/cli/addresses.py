@@ -22,7 +22,7 @@ def resolve(host: str) -> Sequence[Address]:
     """
     bare = host.removeprefix("[").removesuffix("]")
     try:
-        found = socket.getaddrinfo(bare or None, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        found = socket.getaddrinfo(bare or None, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError) as error:
         raise ConfigError(f'server.host is "{host}", and there is no such address here.') from error
     return list(dict.fromkeys((family, str(address[0])) for family, _, _, _, address in found))

@@ -109,6 +109,7 @@ class _HttpServer(uvicorn.Server):
 def _make_config(serving: Serving) -> uvicorn.Config:
     return uvicorn.Config(
         serving.app,
+        interface="asgi3",
         http="httptools",
         ws="websockets-sansio",
         # The server's parts are opened and closed around this; the app has no life cycle of its own.

@@ -85,7 +85,8 @@ def find_ollama_model(address: tuple[str, int] = _OLLAMA_ADDRESS) -> str | None:
     connection = http.client.HTTPConnection(*address, timeout=OLLAMA_SECONDS)
     try:
         connection.request("GET", "/api/tags")
-        answer = json.loads(connection.getresponse().read(_MAX_ANSWER_BYTES))
+        with connection.getresponse() as response:
+            answer = json.loads(response.read(_MAX_ANSWER_BYTES))
         names = [str(model["name"]) for model in answer["models"]]
     except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError):
         # Nobody there, or somebody else: either way there is no Ollama to use.
