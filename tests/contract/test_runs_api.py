@@ -1,0 +1,377 @@
+"""Section J of the contract, and what of R and C is seen through it, over HTTP."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from tests.serving import CHAT, Answer, Client, World, asking, serving
+
+from holdfast.config import AgentSettings
+from holdfast.testing import Fault, Reply, tool_call
+
+SLOW = Reply(text=("one ", "two ", "three"), hold_after=2)
+
+
+def events_of(answer: Answer) -> list[tuple[int, str, dict[str, Any]]]:
+    """The frames of an event stream as (id, event, data)."""
+    found = []
+    for frame in answer.frames:
+        fields = dict(line.split(": ", 1) for line in frame.split("\n"))
+        found.append((int(fields["id"]), fields["event"], msgspec.json.decode(fields["data"])))
+    return found
+
+
+async def finished(client: Client, run: str) -> dict[str, Any]:
+    async with asyncio.timeout(10):
+        while True:
+            body: dict[str, Any] = (await client.get(f"/v1/runs/{run}")).json
+            if body["ended_at"] is not None:
+                return body
+            await asyncio.sleep(0.01)
+
+
+async def begin(world: World, **fields: Any) -> dict[str, Any]:
+    answer = await world.client.post("/v1/runs", {"input": "Hello?", **fields})
+    assert answer.status == 202, answer.body
+    body: dict[str, Any] = answer.json
+    assert answer.headers["x-holdfast-run-id"] == body["run_id"]
+    return body
+
+
+async def test_a_run_is_submitted_runs_by_itself_and_is_found_again() -> None:
+    """J1: POST /v1/runs answers 202 and the run is detached; GET tells how it ended."""
+    async with serving([Reply(text="All done", reasoning="hm")]) as world:
+        made = await begin(world, metadata={"a": "b"})
+        assert made["status"] in ("queued", "running")
+        run = await finished(world.client, made["run_id"])
+        assert (run["status"], run["outcome"], run["reason"], run["text"]) == (
+            "completed",
+            "completed",
+            None,
+            "All done",
+        )
+        assert run["usage"]["total_tokens"] == 18
+        assert run["input"] == [{"role": "user", "content": "Hello?"}]
+        assert run["metadata"] == {"a": "b"}
+        assert run["session_id"] == made["session_id"]
+        listed = (await world.client.get("/v1/runs")).json
+        assert [r["id"] for r in listed["data"]] == [made["run_id"]]
+        assert listed["has_more"] is False
+
+
+async def test_the_events_of_a_run_are_numbered_named_and_resumable() -> None:
+    """J1: SSE with id and event; Last-Event-ID or ?after= resumes; R7: live and replay are the same."""
+    async with serving([SLOW]) as world:
+        run = (await begin(world))["run_id"]
+        path = f"/v1/runs/{run}/events"
+        live = asyncio.ensure_future(world.client.get(path))
+        request = await world.provider.received()
+        await asyncio.sleep(0.05)
+        late = asyncio.ensure_future(world.client.get(path + "?after=2"))
+        await asyncio.sleep(0.02)
+        request.release()
+        events = events_of(await live)
+        assert [number for number, _, _ in events] == list(range(len(events)))
+        assert all(name == data["type"] for _, name, data in events)
+        assert events[0][1] == "run.started"
+        assert events[-1][1] == "run.ended"
+        assert events[-1][2]["outcome"] == {"outcome": "completed"}
+        assert "".join(d["text"] for _, n, d in events if n == "text.added") == "one two three"
+        assert events_of(await late) == events[3:]
+        assert events_of(await world.client.get(path)) == events
+        assert events_of(await world.client.get(path, Last_Event_ID="4")) == events[5:]
+        bad = await world.client.get(path + "?after=soon")
+        assert (bad.status, bad.error["param"]) == (400, "after")
+        assert (await world.client.get("/v1/runs/run_nowhere/events")).status == 404
+
+
+async def test_a_run_can_be_streamed_as_it_is_made() -> None:
+    """J1: stream: true answers with the run's events; R3: on_disconnect "cancel" attaches it to this reader."""
+    async with serving([Reply(text="hi"), Reply(text="x", fault=Fault("stall", 1))]) as world:
+        answer = await world.client.post("/v1/runs", {"input": "q", "stream": True})
+        assert answer.status == 200
+        assert events_of(answer)[-1][1] == "run.ended"
+        body = {"input": "q", "stream": True, "on_disconnect": "cancel"}
+        async with world.client.opened("POST", "/v1/runs", body) as response:
+            run = response.headers["x-holdfast-run-id"]
+            await response.content.readuntil(b"text.added")
+        ended = await finished(world.client, run)
+        assert (ended["status"], ended["reason"], ended["text"]) == ("cancelled", "client_disconnect", "x")
+
+
+async def test_stop_answers_with_what_was_saved() -> None:
+    """R5: whether there was something to stop, and outcome, partial text, usage."""
+    async with serving([SLOW]) as world:
+        run = (await begin(world))["run_id"]
+        await world.provider.received()
+        await asyncio.sleep(0.05)
+        stopped = (await world.client.post(f"/v1/runs/{run}/stop")).json
+        assert stopped["stopped"] is True
+        assert (stopped["outcome"], stopped["reason"], stopped["text"]) == ("cancelled", "user", "one two ")
+        assert set(stopped["usage"]) >= {"input_tokens", "output_tokens", "total_tokens"}
+        await world.provider.closed()
+        again = (await world.client.post(f"/v1/runs/{run}/stop")).json
+        assert again["stopped"] is False
+        assert again["text"] == "one two "
+        assert (await world.client.post("/v1/runs/run_nowhere/stop")).status == 404
+
+
+async def test_stop_ends_a_chat_stream_honestly_while_its_provider_is_silent() -> None:
+    """R5: any run, mid-await; the stream's reader is told, and never with `stop`."""
+    async with serving([Reply(text="so far", fault=Fault("stall", 2))]) as world:
+        async with world.client.opened("POST", CHAT, asking(stream=True)) as response:
+            run = response.headers["x-holdfast-run-id"]
+            await world.provider.received()
+            await asyncio.sleep(0.05)
+            await world.client.post(f"/v1/runs/{run}/stop")
+            rest = (await response.read()).decode()
+        assert '"finish_reason":"length"' in rest
+        assert '"reason":"user"' in rest
+        assert '"finish_reason":"stop"' not in rest
+
+
+async def test_runs_are_listed_by_page_status_session_and_model() -> None:
+    """J1: GET /v1/runs with filters and pages, newest first."""
+    replies = [*(Reply(text=f"t{n}") for n in range(5)), Reply(fault=Fault("status", 400)), SLOW]
+    async with serving(replies) as world:
+        runs = []
+        for number in range(6):
+            made = await begin(world, session_id=f"s{number % 2}")
+            runs.append(made["run_id"])
+            await finished(world.client, made["run_id"])
+        going = (await begin(world))["run_id"]
+        first = (await world.client.get("/v1/runs?limit=3")).json
+        assert [r["id"] for r in first["data"]] == [going, runs[5], runs[4]]
+        assert first["has_more"] is True
+        second = (await world.client.get(f"/v1/runs?limit=50&before={runs[4]}")).json
+        assert [r["id"] for r in second["data"]] == runs[3::-1]
+        failed = (await world.client.get("/v1/runs?status=failed")).json["data"]
+        assert [(r["id"], r["reason"]) for r in failed] == [(runs[5], "upstream_error")]
+        assert [r["id"] for r in (await world.client.get("/v1/runs?status=running")).json["data"]] == [going]
+        of_session = (await world.client.get("/v1/runs?session_id=s1")).json["data"]
+        assert [r["id"] for r in of_session] == [runs[5], runs[3], runs[1]]
+        assert (await world.client.get("/v1/runs?model=nobody/else")).json["data"] == []
+        assert (await world.client.get("/v1/runs?status=happy")).error["param"] == "status"
+        assert (await world.client.get("/v1/runs?limit=none")).error["param"] == "limit"
+
+
+@pytest.mark.parametrize(("answer", "executed"), [({"approved": True}, True), ({"decision": "deny"}, False)])
+async def test_an_approval_is_shown_and_answered_from_another_client(
+    tmp_path: Path, answer: dict[str, Any], executed: bool
+) -> None:
+    """R12: shown with its arguments; goes on after approve or deny from any client."""
+    call = tool_call("write_file", path="a.txt", content="x")
+    agent = AgentSettings(prompt="", tools=("files",), workspace=str(tmp_path), approval="ask")
+    async with serving([Reply(calls=(call,)), Reply(text="ok")], agent=agent) as world:
+        run = (await begin(world))["run_id"]
+        path = f"/v1/runs/{run}"
+        async with asyncio.timeout(5):
+            while not (waiting := (await world.client.get(path)).json)["approvals"]:
+                await asyncio.sleep(0.01)
+        assert waiting["status"] == "waiting_approval"
+        assert waiting["approvals"][0]["tool"] == "write_file"
+        assert msgspec.json.decode(waiting["approvals"][0]["arguments"]) == {"path": "a.txt", "content": "x"}
+        wrong = await world.client.post(f"{path}/approval", {"approved": True, "call_id": "call_other"})
+        assert wrong.status == 409
+        assert (await world.client.post(f"{path}/approval", {})).status == 400
+        assert (await world.client.post(f"{path}/approval", answer)).json["approved"] is executed
+        ended = await finished(world.client, run)
+        assert ended["status"] == "completed"
+        assert (tmp_path / "a.txt").exists() is executed
+        assert (await world.client.post(f"{path}/approval", answer)).status == 409
+
+
+async def test_a_plain_chat_request_has_nobody_to_ask_and_the_model_is_told(tmp_path: Path) -> None:
+    """R12: where no one can be asked, it is denied and the model is told."""
+    call = tool_call("write_file", path="a.txt", content="x")
+    agent = AgentSettings(prompt="", tools=("files",), workspace=str(tmp_path), approval="ask")
+    async with serving([Reply(calls=(call,)), Reply(text="then not")], agent=agent) as world:
+        answer = await world.client.chat()
+        assert (answer.text, answer.finish) == ("then not", "stop")
+        told = world.provider.requests[1].body["messages"][-1]
+        assert told["role"] == "tool"
+        assert "nobody to ask" in told["content"]
+        assert not (tmp_path / "a.txt").exists()
+
+
+async def test_a_message_steers_a_running_run() -> None:
+    """R13: it reaches the model before its next turn; a run that has ended takes none."""
+    async with serving([SLOW, Reply(text="heard")]) as world:
+        run = (await begin(world))["run_id"]
+        request = await world.provider.received()
+        accepted = await world.client.post(f"/v1/runs/{run}/messages", {"content": "and also"})
+        assert (accepted.status, accepted.json) == (202, {"run_id": run, "accepted": True})
+        assert (await world.client.post(f"/v1/runs/{run}/messages", {})).status == 400
+        request.release()
+        ended = await finished(world.client, run)
+        assert ended["text"] == "one two threeheard"
+        assert world.provider.requests[1].body["messages"][-1]["content"] == "and also"
+        assert (await world.client.post(f"/v1/runs/{run}/messages", {"content": "late"})).status == 409
+
+
+async def test_the_same_key_makes_one_run_and_another_body_is_refused(tmp_path: Path) -> None:
+    """J3: Idempotency-Key on run creation, concurrent and after a restart, as C15."""
+    async with serving([SLOW], data_dir=tmp_path) as world:
+        body = {"input": "once"}
+        first, second = await asyncio.gather(
+            *(world.client.post("/v1/runs", body, Idempotency_Key="k1") for _ in range(2))
+        )
+        assert first.json["run_id"] == second.json["run_id"]
+        assert sorted(a.headers.get("idempotency-replayed", "no") for a in (first, second)) == ["no", "true"]
+        conflict = await world.client.post("/v1/runs", {"input": "twice"}, Idempotency_Key="k1")
+        assert conflict.status == 409
+        assert conflict.headers["x-should-retry"] == "false"
+        (await world.provider.received()).release()
+        await finished(world.client, first.json["run_id"])
+        assert len(world.provider.requests) == 1
+    async with serving([], data_dir=tmp_path) as world:
+        again = await world.client.post("/v1/runs", body, Idempotency_Key="k1")
+        assert (again.json["run_id"], again.json["status"]) == (first.json["run_id"], "completed")
+        assert again.headers["idempotency-replayed"] == "true"
+        assert not world.provider.requests
+
+
+async def test_a_chat_run_that_was_told_to_continue_is_found_by_its_id_after_its_client_has_gone() -> None:
+    """C17: every answer carries the run id; any run can be reattached by it; R4: it finishes as if they had stayed."""
+    async with serving([SLOW]) as world:
+        body = asking(stream=True, on_disconnect="continue")
+        async with world.client.opened("POST", CHAT, body) as response:
+            run = response.headers["x-holdfast-run-id"]
+            await response.content.readuntil(b"one ")
+        (await world.provider.received()).release()
+        events = events_of(await world.client.get(f"/v1/runs/{run}/events"))
+        assert "".join(d["text"] for _, n, d in events if n == "text.added") == "one two three"
+        assert events[-1][2]["outcome"] == {"outcome": "completed"}
+
+
+async def test_a_grace_of_seconds_waits_for_a_client_to_come_back() -> None:
+    """C17: back in time, the run goes on; nobody comes, it is cancelled."""
+    async with serving([SLOW, SLOW]) as world:
+        for comes_back in (True, False):
+            body = asking(stream=True, on_disconnect=0.4)
+            async with world.client.opened("POST", CHAT, body) as response:
+                run = response.headers["x-holdfast-run-id"]
+                await response.content.readuntil(b"one ")
+            request = world.provider.requests[-1]
+            if comes_back:
+                reading = asyncio.ensure_future(world.client.get(f"/v1/runs/{run}/events"))
+                await asyncio.sleep(0.5)
+                request.release()
+                assert events_of(await reading)[-1][2]["outcome"] == {"outcome": "completed"}
+            else:
+                ended = await finished(world.client, run)
+                assert (ended["status"], ended["reason"]) == ("cancelled", "client_disconnect")
+
+
+async def test_lanes_over_http(tmp_path: Path) -> None:
+    """R11: wait by default, reject answers 409, replace interrupts the first and starts when it is saved."""
+    async with serving([SLOW, Reply(text="second"), Reply(text="third")], data_dir=tmp_path) as world:
+        first = (await begin(world, session_id="lane"))["run_id"]
+        await world.provider.received()
+        await asyncio.sleep(0.05)
+        rejected = await world.client.post("/v1/runs", {"input": "no", "session_id": "lane", "lane": "reject"})
+        assert (rejected.status, rejected.error["code"]) == (409, "session_busy")
+        assert rejected.headers["x-should-retry"] == "false"
+        waiting = await begin(world, session_id="lane")
+        assert waiting["status"] == "queued"
+        replacing = (await begin(world, session_id="lane", lane="replace"))["run_id"]
+        assert (await finished(world.client, replacing))["status"] == "completed"
+        assert (await finished(world.client, first))["reason"] == "replaced"
+        assert (await finished(world.client, waiting["run_id"]))["reason"] == "replaced"
+        sent = [m["content"] for m in world.provider.requests[1].body["messages"]]
+        assert sent[:2] == ["Hello?", "one two "]
+
+
+async def test_bad_runs_get_a_clear_error_and_leave_nothing_behind() -> None:
+    """J1: what is wrong is named; nothing is run, nothing saved."""
+    async with serving([]) as world:
+        for body, param in [
+            ({}, "input"),
+            ({"input": []}, "messages"),
+            ({"input": 3}, "input"),
+            ({"input": "x", "lane": "fast"}, "lane"),
+            ({"input": "x", "on_disconnect": "explode"}, "on_disconnect"),
+            ({"input": "x", "max_turns": 0}, "max_turns"),
+        ]:
+            answer = await world.client.post("/v1/runs", body)
+            assert (answer.status, answer.error["param"]) == (400, param), body
+        assert (await world.client.get("/v1/runs")).json["data"] == []
+        assert (await world.client.get("/v1/sessions")).json["data"] == []
+
+
+async def test_sessions_are_made_read_renamed_forked_and_deleted() -> None:
+    """J2: GET/POST /v1/sessions, GET/PATCH/DELETE one, its messages, and a fork that shares nothing afterwards."""
+    async with serving([Reply(text="a1"), Reply(text="a2"), Reply(text="b2")]) as world:
+        client = world.client
+        made = await client.post("/v1/sessions", {"id": "mine", "title": "Mine", "metadata": {"k": 1}})
+        assert made.status == 201
+        assert (await client.post("/v1/sessions", {"id": "mine"})).status == 409
+        for _ in range(2):
+            await finished(client, (await begin(world, session_id="mine"))["run_id"])
+        messages = (await client.get("/v1/sessions/mine/messages")).json["data"]
+        assert [(m["role"], m["content"]) for m in messages] == [
+            ("user", "Hello?"),
+            ("assistant", "a1"),
+            ("user", "Hello?"),
+            ("assistant", "a2"),
+        ]
+        assert messages[0]["run_id"] == messages[1]["run_id"]
+        fork = (await client.post("/v1/sessions/mine/fork", {"at": messages[1]["id"], "title": "Other"})).json
+        forked = (await client.get(f"/v1/sessions/{fork['id']}/messages")).json["data"]
+        assert [m["content"] for m in forked] == ["Hello?", "a1"]
+        await finished(client, (await begin(world, session_id=fork["id"]))["run_id"])
+        assert len((await client.get("/v1/sessions/mine/messages")).json["data"]) == 4
+        assert (await client.send("PATCH", "/v1/sessions/mine", {"title": "New"})).json["title"] == "New"
+        assert (await client.get("/v1/sessions/mine")).json["runs"] == 2
+        found = (await client.get("/v1/sessions?search=oth")).json["data"]
+        assert [s["id"] for s in found] == [fork["id"]]
+        assert (await client.post("/v1/sessions/mine/fork", {"at": 10**9})).status == 400
+        gone = await client.send("DELETE", "/v1/sessions/mine")
+        assert gone.json == {"id": "mine", "object": "session.deleted", "deleted": True}
+        assert (await client.get("/v1/sessions/mine")).status == 404
+        assert (await client.send("DELETE", "/v1/sessions/mine")).status == 404
+        assert len((await client.get(f"/v1/sessions/{fork['id']}/messages")).json["data"]) == 4
+
+
+async def test_a_session_shows_its_active_run_and_deleting_it_stops_the_run() -> None:
+    """J2: a page that is opened again finds what is going on."""
+    async with serving([SLOW]) as world:
+        run = (await begin(world, session_id="busy"))["run_id"]
+        await world.provider.received()
+        assert (await world.client.get("/v1/sessions/busy")).json["active_run"] == run
+        await world.client.send("DELETE", "/v1/sessions/busy")
+        await world.provider.closed()
+        assert (await world.client.get("/v1/sessions/busy")).status == 404
+
+
+async def test_images_and_tool_calls_of_a_session_are_shown_as_chat_writes_them(tmp_path: Path) -> None:
+    """J2: GET …/messages."""
+    (tmp_path / "f.txt").write_text("inside")
+    agent = AgentSettings(prompt="", tools=("files",), workspace=str(tmp_path))
+    replies = [Reply(text="look", calls=(tool_call("read_file", path="f.txt"),)), Reply(text="done")]
+    async with serving(replies, agent=agent) as world:
+        image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+        parts = [{"type": "text", "text": "what is this?"}, image]
+        run = await begin(world, input=[{"role": "user", "content": parts}], session_id="pic")
+        ended = await finished(world.client, run["run_id"])
+        assert [(t["tool"], t["status"]) for t in ended["tools"]] == [("read_file", "completed")]
+        messages = (await world.client.get("/v1/sessions/pic/messages")).json["data"]
+        assert messages[0]["content"] == parts
+        assert messages[1]["tool_calls"][0]["function"]["name"] == "read_file"
+        assert (messages[2]["role"], messages[2]["failed"]) == ("tool", False)
+        assert "inside" in messages[2]["content"]
+
+
+async def test_a_slow_reader_of_a_long_run_is_given_everything(tmp_path: Path) -> None:
+    """R7: one that reads nothing for a while slows nobody, and then misses nothing."""
+    words = tuple(f"{number} " for number in range(6000))
+    async with serving([Reply(text=words)], data_dir=tmp_path) as world:
+        run = (await begin(world))["run_id"]
+        async with world.client.opened("GET", f"/v1/runs/{run}/events") as response:
+            ended = await finished(world.client, run)
+            body = await response.read()
+        assert ended["text"] == "".join(words)
+        assert body.count(b"event: text.added") == 6000
+        assert body.count(b"event: run.ended") == 1
