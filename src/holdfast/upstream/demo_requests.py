@@ -19,6 +19,8 @@ class DemoCall(msgspec.Struct, frozen=True, kw_only=True):
     arguments: dict[str, Any]
 
 
+MAX_REQUEST_CHARACTERS: Final = 4_000
+"""Nobody asks for a file in more; patterns over megabytes would hold up everybody else."""
 _POLITE: Final = r"^\s*(?:(?:please|now|then|also|can you|could you|would you|i want you to)[,\s]+)*"
 _WORDS: Final = {
     "<PATH>": r"[`'\"]?(?P<path>[^\s`'\",;?]*[^\s`'\",;?.!])[`'\"]?",
@@ -56,22 +58,22 @@ def _compile(sentence: str) -> re.Pattern[str]:
 
 _REQUESTS: Final = tuple((tool, _compile(sentence)) for tool, sentence in _SENTENCES)
 _GREEDY: Final = frozenset({"terminal", "remember", "write_file"})
-"""Requests whose words may hold an "and" of their own."""
+"""Requests whose words may hold an "and", a "then" and a semicolon of their own."""
 
 
 def find_requests(prompt: str) -> list[DemoCall]:
     """The calls that a prompt asks for in plain words, one or several."""
+    if len(prompt) > MAX_REQUEST_CHARACTERS:
+        return []
+    whole = _find_request(prompt)
+    if whole is not None and whole.name in _GREEDY:
+        return [whole]
     found: list[DemoCall] = []
     for clause in re.split(r"\n+|,?\s+and then\s+|,\s*then\s+|;\s+", prompt.strip()):
-        request = _find_request(clause)
-        halves = clause.split(" and ")
-        if len(halves) > 1 and (request is None or request.name not in _GREEDY):
-            parts = [_find_request(half) for half in halves]
-            if all(parts):
-                found += [part for part in parts if part is not None]
-                continue
-        if request is not None:
-            found.append(request)
+        parts = [_find_request(part) for part in clause.split(" and ")]
+        if not all(parts):
+            parts = [_find_request(clause)]
+        found += (part for part in parts if part is not None)
     return found[:8]
 
 

@@ -11,7 +11,14 @@ from typing import Final
 import msgspec
 
 from holdfast.messages import Image, Message, SystemMessage, ToolMessage, ToolSpec, UserMessage
-from holdfast.upstream.demo_requests import DemoCall, fill_arguments, find_named, find_requests, make_example
+from holdfast.upstream.demo_requests import (
+    MAX_REQUEST_CHARACTERS,
+    DemoCall,
+    fill_arguments,
+    find_named,
+    find_requests,
+    make_example,
+)
 from holdfast.upstream.port import ModelCall, NamedTool
 
 
@@ -112,7 +119,7 @@ def make_turn(call: ModelCall) -> DemoTurn:
         schema = call.options.response_format.schema
         answer = make_example(schema) if schema else {"answer": "This is the demo model.", "prompt": prompt}
         return DemoTurn(reasoning="An answer in JSON is asked for.", text=msgspec.json.encode(answer).decode())
-    return _speak(prompt, last)
+    return _speak(prompt[:MAX_REQUEST_CHARACTERS], last)
 
 
 def _call_tools(wanted: Sequence[DemoCall], tools: dict[str, ToolSpec]) -> DemoTurn:

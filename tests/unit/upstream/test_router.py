@@ -1,0 +1,111 @@
+"""From a model's name to whoever answers for it."""
+
+import pytest
+from msgspec.structs import replace
+
+from holdfast.config import ModelSettings, ProviderSettings, Settings
+from holdfast.errors import ConfigError, ProviderRefusedError
+from holdfast.testing import Reply, ScriptedProvider, ScriptedUpstream, says
+from holdfast.upstream.demo import DemoUpstream
+from holdfast.upstream.router import ModelRouter
+from tests.upstream_world import CALL, QUICK, hear
+
+KEYS = {"OPENAI_API_KEY": "key"}
+
+
+@pytest.mark.parametrize(
+    ("model", "known"),
+    [
+        ("demo", True),
+        ("demo/anything", True),
+        ("openai/gpt-5.2", True),
+        ("mine/llama", True),
+        ("anthropic/claude", False),  # known, and without a key
+        ("ollama/llama3", False),  # local, and nobody has named it
+        ("nobody/model", False),
+        ("gpt-5.2", False),
+        ("openai", False),
+        ("openai/", False),
+        ("", False),
+        ("/", False),
+    ],
+)
+def test_a_model_is_known_when_its_provider_can_be_asked(model: str, known: bool) -> None:
+    settings = Settings(providers={"mine": ProviderSettings(base_url="http://127.0.0.1:1/v1")})
+    assert ModelRouter(settings, KEYS).has_model(model) is known
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        Settings(model="ollama/llama3"),
+        Settings(fallbacks=("ollama/llama3",)),
+        Settings(models={"ollama/llama3": ModelSettings()}),
+        Settings(providers={"ollama": ProviderSettings()}),
+    ],
+)
+def test_a_local_provider_is_asked_once_somebody_has_named_it(settings: Settings) -> None:
+    assert ModelRouter(settings, {}).has_model("ollama/mistral")
+
+
+def test_an_unknown_provider_is_an_error_that_says_what_to_set() -> None:
+    with pytest.raises(ConfigError, match="ANTHROPIC_API_KEY"):
+        ModelRouter(Settings(), {}).provider_of("anthropic/claude")
+
+
+def test_a_models_own_fallbacks_go_before_the_default_ones() -> None:
+    settings = Settings(
+        model="a/one", fallbacks=("b/two",), models={"c/three": ModelSettings(fallbacks=("d/four", "demo"))}
+    )
+    router = ModelRouter(settings, {})
+    assert router.fallbacks_of("a/one") == ("b/two",)
+    assert router.fallbacks_of("c/three") == ("d/four", "demo")
+    assert router.fallbacks_of("e/five") == ()
+
+
+async def test_a_model_nobody_answers_for_is_a_refusal_and_not_a_crash() -> None:
+    router = ModelRouter(Settings(), {})
+    heard = await hear(router, replace(CALL, model="anthropic/claude"))
+    await router.aclose()
+    assert isinstance(heard.error, ProviderRefusedError)
+    assert (heard.error.status, heard.error.code) == (404, "model_not_found")
+    assert "ANTHROPIC_API_KEY" in heard.error.message
+
+
+async def test_a_provider_without_a_key_falls_back_to_one_with() -> None:
+    settings = Settings(model="anthropic/claude", fallbacks=("demo",))
+    router = ModelRouter(settings, {}, built_in={"demo": DemoUpstream(0.0)})
+    heard = await hear(router, replace(CALL, model="anthropic/claude"))
+    await router.aclose()
+    assert heard.answered is not None and heard.answered.model == "demo"
+    assert [each.to_model for each in heard.fallbacks] == ["demo"]
+
+
+async def test_a_built_in_model_is_asked_by_its_name() -> None:
+    async with ScriptedUpstream([says("hi")]) as scripted:
+        router = ModelRouter(Settings(), {}, built_in={"puppet": scripted})
+        assert router.has_model("puppet") and not router.has_model("demo")
+        assert (await hear(router, replace(CALL, model="puppet"))).text == "hi"
+        await router.aclose()
+    assert scripted.is_closed
+
+
+async def test_a_provider_of_the_file_is_asked_as_it_says() -> None:
+    async with ScriptedProvider([Reply(text="Hello")]) as provider:
+        mine = ProviderSettings(protocol="anthropic_messages", base_url=provider.url, api_key="k")
+        router = ModelRouter(Settings(providers={"mine": mine}, stream=QUICK), {})
+        heard = await hear(router, replace(CALL, model="mine/m"))
+        await router.aclose()
+        assert provider.requests[0].path == "/v1/messages"
+    assert heard.answered is not None and heard.answered.model == "mine/m"
+
+
+async def test_calls_of_one_provider_share_its_connections() -> None:
+    async with ScriptedProvider([Reply(text="Hello"), Reply(text="again")]) as provider:
+        mine = ProviderSettings(base_url=provider.url)
+        router = ModelRouter(Settings(providers={"mine": mine}, stream=QUICK), {})
+        for model in ("mine/a", "mine/b"):
+            await hear(router, replace(CALL, model=model))
+        assert provider.connections_made == 1
+        await router.aclose()
+        await provider.closed()
