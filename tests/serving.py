@@ -9,12 +9,11 @@ import contextlib
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Generator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +23,8 @@ import aiohttp
 import msgspec
 import openai
 import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
 
 from holdfast.api.app import make_app
 from holdfast.api.dialects import DIALECTS
@@ -243,7 +244,7 @@ async def serving(
             if key is not None:
                 made = msgspec.structs.replace(made, server=msgspec.structs.replace(made.server, api_key=key))
             async with open_server(made, data_dir=folder, environment=environment or {}) as server:
-                async with _listening(server) as base_url, Client(base_url, key) as client:
+                async with listening(server) as base_url, Client(base_url, key) as client:
                     world = World(server, provider, client, base_url)
                     try:
                         yield world
@@ -252,30 +253,26 @@ async def serving(
                             await sdk.close()
 
 
-class _Uvicorn(uvicorn.Server):
-    """Leaves the signals of the test run alone."""
-
-    @contextmanager
-    def capture_signals(self) -> Generator[None]:
-        yield
-
-
 @asynccontextmanager
-async def _listening(server: Server) -> AsyncIterator[str]:
-    listener = socket.create_server(("127.0.0.1", 0))
+async def listening(server: Server) -> AsyncIterator[str]:
+    """uvicorn's own connections, without the ticks and waits of its start and stop."""
     config = uvicorn.Config(
-        server.app, http="httptools", ws="websockets-sansio", lifespan="off", log_config=None, access_log=False
+        server.app, http="httptools", ws="websockets-sansio", lifespan="off", log_config=None, server_header=False
     )
-    http = _Uvicorn(config)
-    serve = asyncio.get_running_loop().create_task(http.serve(sockets=[listener]), name="uvicorn")
+    config.load()
+    state = ServerState()
+    loop = asyncio.get_running_loop()
+    listener = await loop.create_server(
+        lambda: HttpToolsProtocol(config=config, server_state=state, app_state={}), "127.0.0.1", 0
+    )
     try:
-        async with asyncio.timeout(10):
-            while not http.started:
-                await asyncio.sleep(0.005)
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        yield f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
     finally:
-        http.should_exit = http.force_exit = True
-        await asyncio.wait([serve])
+        listener.close()
+        for connection in list(state.connections):
+            connection.shutdown()
+        if state.tasks:
+            await asyncio.wait(state.tasks, timeout=5)
 
 
 class ServerProcess:
@@ -377,7 +374,7 @@ async def serving_parts(
         started_at=clock.now(),
     )
     try:
-        async with _listening(Server(make_app(service), service)) as base_url:
+        async with listening(Server(make_app(service), service)) as base_url:
             async with Client(base_url, settings.server.api_key or None) as client:
                 yield client
     finally:

@@ -167,7 +167,7 @@ class Supervisor:
                     last = batch[-1]
                     if type(last) is RunEnded:
                         return last.outcome
-                    if live.first_delta_at is None and isinstance(last, CONTENT_DELTAS):
+                    if live.first_delta_at is None and any(isinstance(event, CONTENT_DELTAS) for event in batch):
                         live.first_delta_at = live.active_at
                     recorder.append(batch)
                     if recorder.is_full:

@@ -1,0 +1,403 @@
+"""S: the server around the surfaces: health, models, keys, origins, headers, limits, metrics, description."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import pytest
+from openai.types import Model
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from holdfast.api.app import ROUTES, make_app
+from holdfast.api.routing import ApiRoute
+from holdfast.config import ProviderSettings, ServerSettings
+from holdfast.errors import StoreUnavailableError
+from holdfast.server import Server
+from holdfast.store.memory import MemoryStore
+from holdfast.testing import Fault, Reply, ScriptedUpstream
+from tests.serving import CHAT, KEY, Client, asking, listening, send_bytes, serving, serving_parts
+
+SECURITY = {
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
+    "Permissions-Policy": "camera=(), microphone=(), geolocation=()",
+    "Strict-Transport-Security": "max-age=31536000; includeSubDomains",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "X-XSS-Protection": "0",
+    "Referrer-Policy": "no-referrer",
+}
+
+
+# S1, S2, S3
+
+
+async def test_health_needs_no_key_and_tells_no_secrets() -> None:
+    """S1: /health, /v1/health and /health/detailed."""
+    async with serving([Reply(text="Hi", hold_after=0)], key=KEY) as world, asyncio.TaskGroup() as tasks:
+        going = tasks.create_task(world.client.chat())
+        request = await world.provider.received()
+        async with Client(world.base_url) as stranger:
+            for path in ("/health", "/v1/health"):
+                answer = await stranger.get(path)
+                assert (answer.status, answer.json["status"]) == (200, "ok")
+            detailed = await stranger.get("/health/detailed")
+        request.release()
+        await going
+    assert detailed.status == 200
+    shown = detailed.json
+    assert (shown["state"], shown["active_runs"], shown["store"]["status"]) == ("running", 1, "ok")
+    assert {"pid", "version", "updated_at"} <= set(shown)
+    assert b"key-of" not in detailed.body
+
+
+class BrokenStore(MemoryStore):
+    """Full, locked or gone."""
+
+    async def check(self) -> dict[str, Any]:
+        raise StoreUnavailableError("the disk is full")
+
+
+async def test_a_store_that_cannot_be_used_shows_in_the_detailed_health_alone() -> None:
+    """S1: /health says that the process is up; the detailed one says what is wrong."""
+    async with serving_parts(upstream=ScriptedUpstream(), read_from=BrokenStore()) as client:
+        assert (await client.get("/health")).status == 200
+        detailed = await client.get("/health/detailed")
+    assert detailed.status == 503
+    assert detailed.json["state"] == "degraded"
+    assert "full" in detailed.json["store"]["message"]
+
+
+async def test_models_lists_the_agent_first_and_then_what_is_configured() -> None:
+    """S2: the agent's name, `root`, `owned_by`, and the configured models."""
+    providers = {"local": ProviderSettings(base_url="http://127.0.0.1:9/v1", models=("small", "large"))}
+    async with serving(providers=providers, fallbacks=("scripted/m-2",)) as world:
+        listed = await world.client.get("/v1/models")
+        one = await world.client.get("/v1/models/local/small")
+        missing = await world.client.get("/v1/models/nobody/knows")
+        sdk = [model.id async for model in await world.openai().models.list()]
+    names = [Model.model_validate(model).id for model in listed.json["data"]]
+    assert names == sdk == ["holdfast", "scripted/m-1", "scripted/m-2", "local/small", "local/large"]
+    agent = listed.json["data"][0]
+    assert (agent["root"], agent["owned_by"]) == ("scripted/m-1", "holdfast")
+    assert one.json["id"] == "local/small"
+    assert (missing.status, missing.error["code"]) == (404, "model_not_found")
+
+
+async def test_capabilities_say_what_there_is_and_it_is_there() -> None:
+    """S3: object, auth, runtime, features, endpoints; each endpoint exists."""
+    async with serving(key=KEY) as world:
+        shown = (await world.client.get("/v1/capabilities")).json
+    assert shown["object"] == "holdfast.api_server.capabilities"
+    assert shown["auth"] == {"type": "bearer", "required": True}
+    runtime = shown["runtime"]
+    assert (runtime["mode"], runtime["tool_execution"], runtime["split_runtime"]) == ("server_agent", "server", False)
+    assert "API-server host" in runtime["description"]
+    features = shown["features"]
+    for name in (
+        "chat_completions chat_completions_streaming responses_api responses_streaming reasoning_streaming "
+        "run_submission run_status run_events_sse run_stop run_approval client_tools"
+    ).split():
+        assert features[name] is True, name
+    assert features["session_continuity_header"] == "X-Holdfast-Session-Id"
+    assert features["session_key_header"] == "X-Holdfast-Session-Key"
+    assert shown["endpoints"]["run_status"] == {"method": "GET", "path": "/v1/runs/{run_id}"}
+    routes = {(route.method, route.path.replace(":path}", "}")) for route in ROUTES if isinstance(route, ApiRoute)}
+    for name, endpoint in shown["endpoints"].items():
+        assert (endpoint["method"], endpoint["path"]) in routes, name
+
+
+# S4
+
+
+async def test_everything_but_health_and_the_page_needs_the_key() -> None:
+    """S4: wrong, missing or malformed gets 401 with the envelope, whatever the path."""
+    async with serving([Reply(text="Hi")] * 2, key=KEY) as world:
+        async with Client(world.base_url) as stranger:
+            paths = [("POST", CHAT), ("GET", "/v1/models"), ("GET", "/metrics"), ("GET", "/openapi.json")]
+            for method, path in [*paths, ("GET", "/v1/nothing"), ("DELETE", "/v1/runs/x"), ("OPTIONS", CHAT)]:
+                answer = await stranger.send(method, path, asking() if method == "POST" else None)
+                assert (answer.status, answer.error["code"]) == (401, "invalid_api_key"), path
+                assert answer.headers["WWW-Authenticate"] == "Bearer"
+            for bad in (
+                "wrong",
+                f"Bearer {KEY}x",
+                f"Bearer {KEY[:-1]}",
+                f"Basic {KEY}",
+                KEY,
+                "Bearer",
+                "Bearer  ",
+                "é",
+            ):
+                answer = await stranger.raw("POST", CHAT, asking(), Authorization=bad)
+                assert (answer.status, answer.error["code"]) == (401, "invalid_api_key"), bad
+            for good in (f"Bearer {KEY}", f"bearer {KEY}", f"BEARER  {KEY} "):
+                assert (await stranger.get("/v1/models", Authorization=good)).status == 200, good
+        assert not world.provider.requests
+
+
+async def test_without_a_key_the_server_is_open_on_loopback() -> None:
+    """S4: no key configured; one that is sent all the same does no harm."""
+    async with serving([Reply(text="Hi")] * 2) as world:
+        assert (await world.client.chat()).status == 200
+        assert (await world.client.chat(headers={"Authorization": "Bearer whatever"})).status == 200
+        assert (await world.client.get("/v1/capabilities")).json["auth"]["required"] is False
+
+
+async def test_the_pages_static_files_need_no_key_and_keep_their_own_policy() -> None:
+    """S4: only the page's own files are open; S6: its policy is its own."""
+
+    async def page(request: Request) -> Response:
+        return Response("page", headers={"Content-Security-Policy": "default-src 'self'"})
+
+    async with serving(key=KEY) as world:
+        service = world.server.service
+        app = make_app(service, page=[Route("/", page), Route("/assets/{name:path}", page)])
+        async with listening(Server(app, service)) as base_url, Client(base_url) as stranger:
+            for path in ("/", "/assets/app.js"):
+                answer = await stranger.get(path)
+                assert (answer.status, answer.headers["Content-Security-Policy"]) == (200, "default-src 'self'")
+                assert answer.headers["X-Frame-Options"] == "DENY"
+            for method, path in (("POST", "/"), ("GET", "/v1/models"), ("GET", "/assetsx")):
+                assert (await stranger.send(method, path)).status == 401, path
+
+
+async def test_a_websocket_needs_the_key_and_a_good_origin_too() -> None:
+    """S4: refused before it is open."""
+    upgrade = (
+        "GET /v1/responses HTTP/1.1\r\nHost: {host}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+        "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n{more}\r\n"
+    )
+    async with serving(key=KEY) as world:
+        host = world.base_url.removeprefix("http://")
+        refused = await send_bytes(world.base_url, upgrade.format(host=host, more="").encode())
+        more = f"Authorization: Bearer {KEY}\r\nOrigin: https://evil.example\r\n"
+        foreign = await send_bytes(world.base_url, upgrade.format(host=host, more=more).encode())
+    assert refused.startswith(b"HTTP/1.1 401")
+    assert b"invalid_api_key" in refused
+    assert foreign.startswith(b"HTTP/1.1 403")
+
+
+# S5
+
+
+async def test_a_foreign_page_may_not_use_the_server() -> None:
+    """S5: CORS is off by default: 403 with the envelope, preflights too, and nothing is run."""
+    async with serving() as world:
+        for origin in ("https://evil.example", "null", "http://127.0.0.1:1", world.base_url + ".evil.example"):
+            answer = await world.client.chat(headers={"Origin": origin})
+            assert (answer.status, answer.error["code"]) == (403, "origin_not_allowed"), origin
+            preflight = await world.client.send("OPTIONS", CHAT, Origin=origin, Access_Control_Request_Method="POST")
+            assert preflight.status == 403
+            assert "Access-Control-Allow-Origin" not in preflight.headers
+        assert not world.provider.requests
+
+
+async def test_the_servers_own_page_works() -> None:
+    """S5: the same origin, with and without TLS in front."""
+    async with serving([Reply(text="Hi")] * 3) as world:
+        host = world.base_url.removeprefix("http://")
+        for origin in (world.base_url, f"https://{host}"):
+            assert (await world.client.chat(headers={"Origin": origin})).status == 200
+        port = host.partition(":")[2]
+        local = {"Host": f"localhost:{port}", "Origin": f"http://localhost:{port}"}
+        assert (await world.client.chat(headers=local)).status == 200
+
+
+async def test_allowed_origins_get_their_headers() -> None:
+    """S5: exact match, `Vary: Origin`, preflight 200 without a key, exposed headers; on errors too."""
+    server = ServerSettings(cors_origins=("https://app.example",))
+    async with serving([Reply(text="Hi")] * 2, key=KEY, server=server) as world:
+        origin = {"Origin": "https://app.example"}
+        async with Client(world.base_url) as stranger:
+            preflight = await stranger.send("OPTIONS", CHAT, **origin, Access_Control_Request_Method="POST")
+            refused = await stranger.send("GET", "/v1/models", **origin)
+        for stream in (False, True):
+            answer = await world.client.chat(stream=stream, headers=origin)
+            assert answer.status == 200
+            assert answer.headers["Access-Control-Allow-Origin"] == "https://app.example"
+            assert answer.headers["Vary"] == "Origin"
+            exposed = answer.headers["Access-Control-Expose-Headers"]
+            for name in ("X-Request-Id", "X-Holdfast-Run-Id", "X-Holdfast-Session-Id", "Retry-After"):
+                assert name in exposed
+        other = await world.client.chat(headers={"Origin": "https://app.example.evil"})
+    assert preflight.status == 200
+    assert preflight.headers["Access-Control-Allow-Origin"] == "https://app.example"
+    assert preflight.headers["Access-Control-Allow-Methods"] == "GET, POST, PATCH, DELETE, OPTIONS"
+    assert preflight.headers["Access-Control-Max-Age"] == "600"
+    allowed = preflight.headers["Access-Control-Allow-Headers"]
+    for name in (
+        "Authorization Content-Type Idempotency-Key Last-Event-ID X-Holdfast-Session-Id X-Holdfast-Session-Key"
+    ).split():
+        assert name in allowed
+    assert (refused.status, refused.headers["Access-Control-Allow-Origin"]) == (401, "https://app.example")
+    assert other.status == 403
+
+
+async def test_a_name_that_a_foreign_page_made_point_here_is_refused_without_a_key() -> None:
+    """S5: DNS rebinding: of the same origin as the server, and still not its own page."""
+    rebound = {"Host": "evil.example:8642", "Origin": "http://evil.example:8642"}
+    async with serving() as world:
+        for headers in (rebound, {"Host": "evil.example"}):
+            answer = await world.client.chat(headers=headers)
+            assert (answer.status, answer.error["code"]) == (403, "host_not_allowed")
+        assert not world.provider.requests
+        for host in ("127.0.0.1:8642", "localhost", "app.localhost:1", "[::1]:8642", "testserver"):
+            assert (await world.client.get("/health", Host=host)).status == 200, host
+    async with serving([Reply(text="Hi")], key=KEY) as world:
+        assert (await world.client.chat(headers=rebound)).status == 200
+
+
+# S6, S7
+
+
+async def test_every_answer_carries_the_security_headers_and_a_request_id() -> None:
+    """S6: success, streams, errors of every layer."""
+    async with serving([Reply(text="Hi")] * 2, key=KEY) as world:
+        client = world.client
+        answers = [
+            await client.chat(),
+            await client.chat(stream=True),
+            await client.get("/health"),
+            await client.get("/nothing"),
+            await client.send("PUT", CHAT),
+            await client.post(CHAT, b"{"),
+            await client.get("/v1/models", Authorization="Bearer wrong"),
+            await client.get("/v1/models", Origin="https://evil.example"),
+        ]
+        named = await client.get("/health", X_Request_Id="my-id.1")
+        strange = await client.get("/health", X_Request_Id="a b<script>")
+    assert [answer.status for answer in answers] == [200, 200, 200, 404, 405, 400, 401, 403]
+    for answer in answers:
+        assert {name: answer.headers.get(name) for name in SECURITY} == SECURITY
+    ids = [answer.headers["X-Request-Id"] for answer in answers]
+    assert len(set(ids)) == len(ids)
+    assert named.headers["X-Request-Id"] == "my-id.1"
+    assert strange.headers["X-Request-Id"].startswith("req_")
+
+
+async def test_bodies_over_the_limit_are_refused_however_they_come() -> None:
+    """S7: 413 with the envelope: announced, chunked, and far too large; what fits is read."""
+    async with serving([Reply(text="Hi")] * 2, server=ServerSettings(max_body_bytes=1000)) as world:
+        for size in (900, 2000, 3_000_000):
+            body = b'{"messages": [{"role": "user", "content": "' + b"x" * size + b'"}]}'
+
+            async def in_chunks(body: bytes = body) -> AsyncGenerator[bytes]:
+                for start in range(0, len(body), 100_000):
+                    yield body[start : start + 100_000]
+
+            whole = await world.client.raw("POST", CHAT, body)
+            async with world.client.session.post(CHAT, data=in_chunks()) as response:
+                chunked = response.status, await response.json()
+            assert whole.status == chunked[0] == (200 if size == 900 else 413)
+            if size != 900:
+                assert whole.error["code"] == chunked[1]["error"]["code"] == "body_too_large"
+        head = f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nContent-Length: 5000\r\nConnection: close\r\n"
+        expecting = f"{head}Expect: 100-continue\r\n\r\n"
+        assert (await send_bytes(world.base_url, expecting.encode())).startswith(b"HTTP/1.1 413")
+        encoded = await world.client.post(CHAT, b"\x1f\x8b", Content_Encoding="gzip")
+        assert (encoded.status, encoded.error["code"]) == (415, "unsupported_encoding")
+
+
+async def test_bad_methods_and_unknown_paths_get_the_envelope() -> None:
+    """S7: 405 with what is possible, 404; a slash too many is an unknown path."""
+    async with serving() as world:
+        bad = await world.client.get(CHAT)
+        assert (bad.status, bad.error["code"], bad.headers["Allow"]) == (405, "method_not_allowed", "POST")
+        for path in ("/v2", "/v1/chat/completions/", "/v1/runs/../../etc/passwd", "/%00", "/v1/" + "x" * 5000):
+            answer = await world.client.raw("GET", path)
+            assert (answer.status, answer.error["code"]) == (404, "not_found"), path
+
+
+class BuggyStore(MemoryStore):
+    """Fails in a way that nobody foresaw."""
+
+    async def check(self) -> dict[str, Any]:
+        raise ZeroDivisionError("the secret is 1234")
+
+
+async def test_an_exception_nobody_foresaw_shows_nothing_of_our_inside(caplog: pytest.LogCaptureFixture) -> None:
+    """S7: 500 with the envelope and the request id; the log has the rest."""
+    async with serving_parts(upstream=ScriptedUpstream(), read_from=BuggyStore()) as client:
+        answer = await client.get("/health/detailed")
+    assert answer.status == 500
+    assert answer.error["code"] == "internal_error"
+    assert answer.headers["X-Request-Id"] in answer.error["message"]
+    assert b"1234" not in answer.body
+    assert b"Traceback" not in answer.body
+    assert "1234" in caplog.text
+
+
+async def test_a_store_that_is_full_is_said_plainly() -> None:
+    """S7: 503, nothing run, try later."""
+
+    class FullStore(MemoryStore):
+        async def create_run(self, *_: Any) -> None:
+            raise StoreUnavailableError("the disk is full")
+
+    upstream = ScriptedUpstream()
+    async with serving_parts(upstream=upstream, store=FullStore()) as client:
+        answer = await client.chat()
+    assert (answer.status, answer.error["code"]) == (503, "store_unavailable")
+    assert "the disk is full" in answer.error["message"]
+    assert "Retry-After" in answer.headers
+    assert not upstream.calls
+
+
+# S10, S11
+
+
+async def test_metrics_count_what_happened() -> None:
+    """S10: runs by outcome and reason, tokens, first token, dropped calls, store latency."""
+    script = [
+        Reply(text="Hi"),
+        Reply(text="Hi", fault=Fault("truncated")),
+        Reply(fault=Fault("status", 400)),
+        Reply(text="One", fault=Fault("cut_tool_call")),
+    ]
+    async with serving(script) as world:
+        for _ in script:
+            run = (await world.client.chat()).headers["X-Holdfast-Run-Id"]
+            await world.ended(run)
+        answer = await world.client.get("/metrics")
+    assert answer.headers["Content-Type"].startswith("text/plain")
+    lines = answer.body.decode().splitlines()
+    for line in (
+        'holdfast_runs_total{outcome="completed",reason=""} 1.0',
+        'holdfast_runs_total{outcome="incomplete",reason="max_output_tokens"} 1.0',
+        'holdfast_runs_total{outcome="failed",reason="upstream_error"} 1.0',
+        'holdfast_runs_total{outcome="incomplete",reason="stream_interrupted"} 1.0',
+        "holdfast_dropped_tool_calls_total 1.0",
+        'holdfast_tokens_total{kind="output"} 14.0',
+        "holdfast_time_to_first_token_seconds_count 3.0",
+        "holdfast_runs_executing 0.0",
+    ):
+        assert line in lines, line
+    for name in (
+        "holdfast_client_disconnects_total holdfast_time_to_upstream_close_seconds_count "
+        "holdfast_replayed_events_total holdfast_store_commit_seconds_count"
+    ).split():
+        assert any(line.startswith(name) for line in lines), name
+
+
+async def test_the_description_leaves_no_route_out() -> None:
+    """S11: every path and method, with a summary, its parameters and its body."""
+    async with serving_parts(upstream=ScriptedUpstream()) as client:
+        shown = (await client.get("/openapi.json")).json
+    assert shown["openapi"].startswith("3.1")
+    assert all(isinstance(route, ApiRoute) or not isinstance(route, Route) for route in ROUTES)
+    for route in ROUTES:
+        if not isinstance(route, ApiRoute):
+            continue
+        path = route.path.replace(":path}", "}")
+        described = shown["paths"][path][route.method.lower()]
+        assert described["summary"], route.path
+        assert str(route.answers) in described["responses"]
+        assert {p["name"] for p in described["parameters"] if p["in"] == "path"} == set(route.param_convertors)
+        assert ("requestBody" in described) == (route.takes is not None), route.path
+    names = [o["operationId"] for methods in shown["paths"].values() for o in methods.values()]
+    assert len(names) == len(set(names))
+    chat = shown["paths"]["/v1/chat/completions"]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    assert chat == {"$ref": "#/components/schemas/ChatBody"}
+    assert "messages" in shown["components"]["schemas"]["ChatBody"]["properties"]
