@@ -18,7 +18,7 @@ ToolSet = Literal["files", "terminal", "web", "memory", "mcp"]
 
 
 class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """[server]"""
+    """The table [server] of the settings file."""
 
     host: str = "127.0.0.1"
     port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 8642
@@ -34,7 +34,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class StoreSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """[store]"""
+    """The table [store] of the settings file."""
 
     url: str = ""
     """`sqlite:////path/to.db` or `memory:`; empty: holdfast.db in the data directory."""
@@ -43,7 +43,7 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class StreamSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """[stream]"""
+    """The table [stream] of the settings file."""
 
     retries: Annotated[int, msgspec.Meta(ge=0, le=20)] = 2
     connect_seconds: Positive = 10.0
@@ -52,7 +52,7 @@ class StreamSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class LimitSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """[limits]"""
+    """The table [limits] of the settings file."""
 
     max_concurrent_runs: Count = 500
     run_seconds: Positive = 7200.0
@@ -63,7 +63,7 @@ class LimitSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class AgentSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """[agent]"""
+    """The table [agent] of the settings file."""
 
     prompt: str = (
         "You are a helpful assistant that can use tools. Be brief and exact. "
@@ -83,7 +83,7 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class ProviderSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """[providers.NAME]"""
+    """The table [providers.NAME] of the settings file."""
 
     protocol: Protocol | None = None
     """None: as the table of known providers says, else chat_completions."""
@@ -95,7 +95,7 @@ class ProviderSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
 
 class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """[models."provider/model"]"""
+    """The table [models."provider/model"] of the settings file."""
 
     fallbacks: tuple[str, ...] = ()
 
@@ -110,7 +110,7 @@ class McpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """holdfast.toml"""
+    """All of holdfast.toml."""
 
     model: str = ""
     """`provider/model` of the default agent; empty: what is found, else the built-in demo model."""

@@ -1,0 +1,113 @@
+"""What runs and their readers see when the store is full, locked or gone: the truth, and life afterwards."""
+
+import asyncio
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from holdfast.clock import SystemClock
+from holdfast.errors import StoreUnavailableError
+from holdfast.events import Answered, RunEnded, TextAdded
+from holdfast.ids import SessionId
+from holdfast.outcomes import Completed, Failed
+from holdfast.runs.recovery import recover
+from holdfast.store.sqlite import SqliteStore
+from holdfast.testing import Reply
+from holdfast.testing.upstream import says
+from tests.runs_world import FEW, ended, open_world, read_all, read_until
+from tests.serving import asking, serving
+
+
+async def test_a_full_disk_ends_the_stream_as_a_failure_and_the_server_goes_on_when_there_is_room(
+    tmp_path: Path,
+) -> None:
+    """R6: nothing half saved, nothing told that is not saved; the end is saved as soon as it can be."""
+    file = tmp_path / "full.db"
+    store = await SqliteStore.open(file, max_bytes=400_000)
+    flood = [[TextAdded(text="x" * 20_000)] for _ in range(60)]
+    turn = [*(step for batch in flood for step in (batch, 0.002)), [Answered(finish="stop", model="m", usage=FEW)]]
+    async with open_world(store, [turn, says("fine again")]) as world:
+        started = await world.start(session="one")
+        events = await read_all(started.subscription)
+        last = events[-1]
+        assert isinstance(last, RunEnded)
+        assert isinstance(last.outcome, Failed)
+        assert last.outcome.reason == "internal"
+        assert "could not be saved" in last.outcome.message
+        assert world.upstream.closed_early == 1
+        with pytest.raises(StoreUnavailableError):
+            for number in range(50):
+                # Small things may still fit between the pages; soon nothing does.
+                await world.store.remember("scope", "y" * 3000 + str(number))
+        told = sum(len(event.text) for event in events if isinstance(event, TextAdded))
+        with sqlite3.connect(file) as other:
+            other.execute("DELETE FROM memories")
+        other.close()
+        await world.store.aclose()
+    store = await SqliteStore.open(file)
+    async with open_world(store, [says("fine again")]) as world:
+        record = await store.get_run(started.run)
+        assert record is not None
+        if record.ended_at is None:
+            assert await recover(store, SystemClock()) == 1
+        replay = await read_all(await world.supervisor.subscribe(started.run))
+        assert sum(len(event.text) for event in replay if isinstance(event, TextAdded)) == told
+        assert sum(isinstance(event, RunEnded) for event in replay) == 1
+        after = await world.run(session="two")
+        assert isinstance(after[-1], RunEnded)
+        assert after[-1].outcome == Completed()
+    await store.aclose()
+
+
+async def test_a_locked_database_fails_the_run_that_meets_it_and_its_end_is_saved_when_the_lock_is_gone(
+    tmp_path: Path,
+) -> None:
+    """R6: the stream is told honestly; saved later is what was told."""
+    store = await SqliteStore.open(tmp_path / "locked.db", busy_seconds=0.1)
+    gate = asyncio.Event()
+    async with open_world(store, [[[TextAdded(text="safe")], gate, *says(" lost")], says("next")]) as world:
+        started = await world.start()
+        events = await read_until(started.subscription, TextAdded)
+        lock = sqlite3.connect(tmp_path / "locked.db", isolation_level=None)
+        lock.execute("BEGIN IMMEDIATE")
+        gate.set()
+        events += await read_all(started.subscription)
+        assert isinstance(events[-1], RunEnded)
+        assert isinstance(events[-1].outcome, Failed)
+        assert "".join(event.text for event in events if isinstance(event, TextAdded)) == "safe"
+        with pytest.raises(StoreUnavailableError):
+            await world.start(session="s2")
+        assert world.supervisor.executing == 0
+        lock.execute("ROLLBACK")
+        lock.close()
+        async with asyncio.timeout(10):
+            while (record := await store.get_run(started.run)) is None or record.ended_at is None:
+                await asyncio.sleep(0.02)
+        assert record.outcome == events[-1].outcome
+        assert await read_all(await world.supervisor.subscribe(started.run)) == events
+        await ended(world, started.run)
+        again = await world.run(session="s3")
+        assert isinstance(again[-1], RunEnded)
+        assert again[-1].outcome == Completed()
+        session = await store.get_session(SessionId("s1"))
+        assert session is not None
+        assert session.head is not None
+        assert len(await store.path(session.head)) == 2
+    await store.aclose()
+
+
+async def test_over_http_a_store_that_cannot_be_written_is_a_clear_503_and_then_all_is_well(tmp_path: Path) -> None:
+    """S7: no input and no trouble of the store makes a stack trace; nothing is run that could not be saved."""
+    async with serving([Reply(text="ok")], data_dir=tmp_path) as world:
+        assert (await world.client.get("/health")).status == 200
+        lock = sqlite3.connect(tmp_path / "holdfast.db", isolation_level=None)
+        lock.execute("BEGIN IMMEDIATE")
+        refused = await world.client.post("/v1/chat/completions", asking())
+        assert (refused.status, refused.error["code"]) == (503, "store_unavailable")
+        assert "locked" in refused.error["message"] or "busy" in refused.error["message"]
+        assert not world.provider.requests
+        lock.execute("ROLLBACK")
+        lock.close()
+        answer = await world.client.chat()
+        assert (answer.status, answer.text) == (200, "ok")
