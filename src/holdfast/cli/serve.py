@@ -15,10 +15,12 @@ import typer
 
 from holdfast.cli.addresses import make_url, open_listeners, require_key, resolve
 from holdfast.cli.serving import serve_until_signalled
-from holdfast.cli.startup import Startup, page_is_built, prepare
+from holdfast.cli.startup import Startup, prepare
 from holdfast.config import Dialect
+from holdfast.errors import ConfigError
 from holdfast.server import open_server
 from holdfast.settings import database_path
+from holdfast.web import is_page_built
 
 LogLevel = Literal["debug", "info", "warning", "error"]
 
@@ -39,6 +41,8 @@ def serve(
     """Start the server."""
     flags = {"server.host": host, "server.port": port, "server.dialect": dialect, "model": model}
     startup = prepare(flags, config)
+    if startup.settings.model.partition("/")[0] == "chaos" and not chaos:
+        raise ConfigError(f"The model {startup.settings.model} is there only with --chaos.")
     _log_to_stderr(log_level)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(_serve(startup, chaos=chaos))
@@ -73,7 +77,7 @@ def _announce(startup: Startup, url: str) -> None:
     typer.echo(f"Holdfast serves {url}")
     typer.echo(f"  model  {settings.model} ({startup.because})")
     typer.echo(f"  store  {database_path(settings.store, startup.data_dir) or 'in memory: gone when the server stops'}")
-    typer.echo(f"  page   {f'{url}/' if page_is_built() else 'not built; make page builds it'}")
+    typer.echo(f"  page   {f'{url}/' if is_page_built() else 'not built; make page builds it'}")
     typer.echo(f"  API    {url}/v1, described in {url}/openapi.json")
     typer.echo(f"  try    curl {url}/v1/chat/completions {key}-H 'Content-Type: application/json' {_EXAMPLE}")
     for warning in startup.loaded.warnings:

@@ -8,7 +8,6 @@ import http.client
 import json
 import os
 from collections.abc import Mapping
-from importlib import resources
 from pathlib import Path
 from typing import Final
 
@@ -51,7 +50,7 @@ def prepare(flags: Mapping[str, object], config: Path | None) -> Startup:
         ConfigError: a setting is wrong, or the data directory cannot be made.
     """
     environment = dict(os.environ)
-    loaded = load_settings(flags, environment, config, Path.cwd(), known_providers=PROVIDERS.keys())
+    loaded = load(flags, config, environment)
     model, because = choose_model(loaded, environment)
     data_dir = data_directory(environment)
     make_data_directory(data_dir)
@@ -62,6 +61,15 @@ def prepare(flags: Mapping[str, object], config: Path | None) -> Startup:
         data_dir=data_dir,
         environment=environment,
     )
+
+
+def load(flags: Mapping[str, object], config: Path | None, environment: Mapping[str, str]) -> Loaded:
+    """The settings, checked against the providers that Holdfast knows.
+
+    Raises:
+        ConfigError: a setting is wrong.
+    """
+    return load_settings(flags, environment, config, Path.cwd(), known_providers=PROVIDERS.keys())
 
 
 def choose_model(loaded: Loaded, environment: Mapping[str, str]) -> tuple[str, str]:
@@ -108,8 +116,3 @@ def make_data_directory(path: Path) -> None:
         raise ConfigError(
             f"The data directory {path} cannot be made: {error.strerror}. Set HOLDFAST_DATA_DIR to one that can."
         ) from error
-
-
-def page_is_built() -> bool:
-    """Whether the web page is there to be served."""
-    return resources.files("holdfast.web").joinpath("static/index.html").is_file()

@@ -36,7 +36,8 @@ def database_path(store: StoreSettings, data_dir: Path) -> Path | None:
         return data_dir / DATABASE_NAME
     if url == "memory:":
         return None
-    if url.startswith("sqlite:///") and (path := url.removeprefix("sqlite:///")):
+    path = url.removeprefix("sqlite:///")
+    if path not in (url, "", ":memory:") and not path.endswith("/") and "\x00" not in path:
         return Path(path).expanduser().absolute()
     raise ConfigError('store.url must be "sqlite:////absolute/path.db", "sqlite:///relative/path.db" or "memory:".')
 

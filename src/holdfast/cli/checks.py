@@ -1,0 +1,242 @@
+"""What doctor looks at, one function a thing; each returns what it found and, where something is wrong, the cure (T2).
+
+Above: doctor. Below: settings, providers, tools. Changes nothing: what is looked at stays as it was.
+"""
+
+import asyncio
+import os
+import sqlite3
+import stat
+from collections.abc import AsyncIterator, Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Final, Literal
+
+import aiohttp
+import msgspec
+
+from holdfast import __version__
+from holdfast.cli.addresses import is_loopback, resolve
+from holdfast.cli.startup import DEMO_MODEL
+from holdfast.config import Settings
+from holdfast.errors import ConfigError
+from holdfast.settings import database_path
+from holdfast.tools.mcp import McpTools
+from holdfast.upstream.providers import PROVIDERS, Provider, resolve_provider
+from holdfast.web import is_page_built
+
+ANSWER_SECONDS: Final = 3.0
+MCP_SECONDS: Final = 10.0
+_MAX_ANSWER_BYTES: Final = 4_000_000
+
+State = Literal["ok", "warning", "problem"]
+
+
+class Check(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One thing that was looked at."""
+
+    name: str
+    state: State
+    text: str
+    fix: str = ""
+    """What to do about it."""
+
+
+def _good(name: str, text: str) -> Check:
+    return Check(name=name, state="ok", text=text)
+
+
+def check_address(settings: Settings) -> Check:
+    """S4: who can reach the server, and whether they need a key."""
+    server = settings.server
+    where = f"{server.host or 'every address'}, port {server.port}"
+    try:
+        is_local = is_loopback(resolve(server.host))
+    except ConfigError as error:
+        return Check(name="address", state="problem", text=error.message, fix="Set HOLDFAST_HOST=127.0.0.1")
+    if server.api_key:
+        return _good("address", f"{where}; clients need the API key")
+    if is_local:
+        return _good("address", f"{where}; no API key, and none is needed: only this machine can connect")
+    text = f"{where}; other machines could connect, and no API key is set: the server will not start"
+    return Check(name="address", state="problem", text=text, fix="export HOLDFAST_API_KEY=$(openssl rand -hex 32)")
+
+
+def check_model(settings: Settings, because: str) -> Check:
+    """Which model answers when a client names none."""
+    text = f"{settings.model} ({because})"
+    if settings.model != DEMO_MODEL:
+        return _good("model", text)
+    fix = "For a real one: export OPENAI_API_KEY=... (or ANTHROPIC_, OPENROUTER_, GEMINI_), or start Ollama"
+    return Check(name="model", state="warning", text=text, fix=fix)
+
+
+async def check_providers(settings: Settings, environment: Mapping[str, str]) -> AsyncIterator[Check]:
+    """Every provider that is configured, named by a model, or whose key is there: has it a key, does it answer?"""
+    models = [settings.model, *settings.fallbacks, *settings.models]
+    for own in settings.models.values():
+        models.extend(own.fallbacks)
+    named = [model.partition("/")[0] for model in models if "/" in model]
+    with_key = [
+        name for name, known in PROVIDERS.items() if any(environment.get(variable) for variable in known.key_variables)
+    ]
+    names = [name for name in dict.fromkeys((*named, *settings.providers, *with_key)) if name != "chaos"]
+    async with aiohttp.ClientSession(trust_env=False, cookie_jar=aiohttp.DummyCookieJar()) as session:
+        async with asyncio.TaskGroup() as tasks:
+            asked = [tasks.create_task(_check_provider(session, name, models, settings, environment)) for name in names]
+    needed = {*named, *settings.providers}
+    for name, task in zip(names, asked, strict=True):
+        check = task.result()
+        if check.state == "problem" and name not in needed:
+            # Its key is there, and nothing uses it: no reason to call the set-up broken.
+            check = msgspec.structs.replace(check, state="warning")
+        yield check
+
+
+async def _check_provider(
+    session: aiohttp.ClientSession,
+    name: str,
+    models: list[str],
+    settings: Settings,
+    environment: Mapping[str, str],
+) -> Check:
+    label = f"provider {name}"
+    try:
+        provider = resolve_provider(name, settings.providers.get(name), environment)
+    except ConfigError as error:
+        variables = PROVIDERS[name].key_variables if name in PROVIDERS else ()
+        fix = f"export {variables[0]}=..." if variables else f"Set [providers.{name}] in holdfast.toml"
+        return Check(name=label, state="problem", text=error.message, fix=fix)
+    address = f"providers.{name}.base_url"
+    try:
+        status, body = await _get_models(session, provider)
+    except TimeoutError:
+        text = f"{provider.host} does not answer within {ANSWER_SECONDS:g} s"
+        return Check(name=label, state="problem", text=text, fix=f"Check the network and {address}")
+    except (aiohttp.ClientError, OSError) as error:
+        # Only the kind of failure: the text of some has the whole request in it.
+        text = f"{provider.host} cannot be reached ({type(error).__name__})"
+        return Check(name=label, state="problem", text=text, fix=f"Check the network and {address}, or start it")
+    return _judge(label, provider, status, body, [model for model in models if model.startswith(f"{name}/")])
+
+
+async def _get_models(session: aiohttp.ClientSession, provider: Provider) -> tuple[int, bytes]:
+    headers = {
+        "User-Agent": f"holdfast/{__version__}",
+        **provider.make_codec().headers(provider.api_key),
+        **provider.headers,
+    }
+    async with asyncio.timeout(ANSWER_SECONDS):
+        async with session.get(f"{provider.base_url}/models", headers=headers, allow_redirects=False) as response:
+            return response.status, await response.content.read(_MAX_ANSWER_BYTES)
+
+
+def _judge(label: str, provider: Provider, status: int, body: bytes, wanted: list[str]) -> Check:
+    host = provider.host
+    if status in (401, 403):
+        fix = f"Set its key anew: {_key_name(provider.name)}"
+        return Check(name=label, state="problem", text=f"{host} refuses the key ({status})", fix=fix)
+    if status >= 500:
+        text = f"{host} answers, with an error of its own ({status})"
+        return Check(name=label, state="warning", text=text, fix="Try again later")
+    listed = _parse_models(body) if status == 200 else None
+    if listed is None:
+        text = f"{host} answers, but lists no models ({status}); whether it serves {provider.protocol} is not known"
+        fix = f"If requests fail, check providers.{provider.name}.base_url"
+        return Check(name=label, state="warning", text=text, fix=fix)
+    missing = [model for model in wanted if model.partition("/")[2] not in listed]
+    if missing:
+        text = f"{host} answers, and does not list {', '.join(missing)}"
+        return Check(name=label, state="warning", text=text, fix="Check the model's name")
+    return _good(label, f"{host} answers and lists {len(listed)} models")
+
+
+def _key_name(name: str) -> str:
+    variables = PROVIDERS[name].key_variables if name in PROVIDERS else ()
+    return " or ".join((*variables[:1], f"providers.{name}.api_key"))
+
+
+class _Model(msgspec.Struct):
+    id: str
+
+
+class _Models(msgspec.Struct):
+    data: list[_Model]
+
+
+def _parse_models(body: bytes) -> set[str] | None:
+    try:
+        # Gemini writes models/NAME in its list and takes NAME in a request.
+        return {model.id.removeprefix("models/") for model in msgspec.json.decode(body, type=_Models).data}
+    except msgspec.DecodeError:
+        return None
+
+
+def check_store(settings: Settings, data_dir: Path) -> Check:
+    """S9: can the database be read and written, and by its owner alone?"""
+    path = database_path(settings.store, data_dir)
+    if path is None:
+        return Check(
+            name="store",
+            state="warning",
+            text="in memory: everything is gone when the server stops",
+            fix='Set [store] url = "sqlite:////path/to/holdfast.db", or leave it out',
+        )
+    if not path.exists():
+        above = next(parent for parent in path.parents if parent.exists())
+        if above.is_dir() and os.access(above, os.W_OK | os.X_OK):
+            return _good("store", f"{path} will be made at the first start")
+        return Check(
+            name="store",
+            state="problem",
+            text=f"{path} cannot be made: {above} is not writable",
+            fix="Set HOLDFAST_DATA_DIR or HOLDFAST_STORE_URL to a place that is",
+        )
+    if not os.access(path, os.R_OK | os.W_OK):
+        return Check(name="store", state="problem", text=f"{path} cannot be read and written", fix=f"chmod u+rw {path}")
+    if (mode := stat.S_IMODE(path.stat().st_mode)) & 0o077:
+        text = f"{path} can be read by others (mode {mode:o})"
+        return Check(name="store", state="problem", text=text, fix=f"chmod 600 {path}*")
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=1)) as connection:
+            connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    except sqlite3.Error as error:
+        fix = "Move the file away to start afresh, or restore a copy"
+        return Check(name="store", state="problem", text=f"{path} is not a usable database: {error}", fix=fix)
+    return _good("store", f"{path}, {path.stat().st_size / 1_000_000:.1f} MB, readable by its owner alone")
+
+
+def check_workspace(settings: Settings) -> Check:
+    """Whether the directory that the tools work in is there."""
+    path = Path(settings.agent.workspace).expanduser().absolute()
+    if not path.is_dir():
+        text = f"{path} is not a directory, so the file tools and the terminal cannot work"
+        return Check(name="workspace", state="problem", text=text, fix=f"mkdir -p {path}, or set HOLDFAST_WORKSPACE")
+    if not os.access(path, os.W_OK):
+        text = f"{path} is not writable: the tools can read there and nothing else"
+        return Check(name="workspace", state="warning", text=text, fix="Set HOLDFAST_WORKSPACE to a directory that is")
+    return _good("workspace", str(path))
+
+
+async def check_mcp(settings: Settings) -> AsyncIterator[Check]:
+    """Each MCP server is started or connected to once, and let go again."""
+    tools = McpTools(settings.mcp, connect_seconds=MCP_SECONDS)
+    try:
+        await tools.settle(MCP_SECONDS)
+        for name, status in tools.status().items():
+            label = f"mcp {name}"
+            if status.connected:
+                yield _good(label, f"connected, {status.tools} tools")
+            else:
+                what = "command" if settings.mcp[name].command else "url"
+                text = status.error or f"not connected within {MCP_SECONDS:g} s"
+                yield Check(name=label, state="problem", text=text, fix=f"Check mcp.{name}.{what} in holdfast.toml")
+    finally:
+        await tools.aclose()
+
+
+def check_page() -> Check:
+    """Whether the web page is there to be served."""
+    if is_page_built():
+        return _good("page", "built")
+    return Check(name="page", state="warning", text="not built; the API works without it", fix="make page")

@@ -1,0 +1,98 @@
+"""`holdfast doctor`: is everything in order, and if not, what to do (T2).
+
+Above: main. Below: checks and startup. Shows what the checks found; looks at nothing itself.
+"""
+
+import asyncio
+import io
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Final
+
+import msgspec
+import typer
+
+from holdfast import __version__
+from holdfast.cli.checks import (
+    Check,
+    State,
+    check_address,
+    check_mcp,
+    check_model,
+    check_page,
+    check_providers,
+    check_store,
+    check_workspace,
+)
+from holdfast.cli.startup import choose_model, load
+from holdfast.errors import ConfigError
+from holdfast.settings import data_directory
+
+_MARKS: Final[dict[State, str]] = {"ok": "✓", "warning": "!", "problem": "✗"}
+_COLOURS: Final[dict[State, str]] = {"ok": "green", "warning": "yellow", "problem": "red"}
+
+
+class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that was looked at."""
+
+    ok: bool
+    version: str
+    checks: list[Check]
+
+
+def doctor(
+    config: Annotated[Path | None, typer.Option(help="Settings file; else ./holdfast.toml.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+) -> None:
+    """Check the set-up, and say how to mend it."""
+    # What the parts would log while they are looked at is what the checks say.
+    logging.basicConfig(handlers=[logging.NullHandler()])
+    checks = asyncio.run(_look(config))
+    diagnosis = Diagnosis(ok=all(check.state != "problem" for check in checks), version=__version__, checks=checks)
+    if as_json:
+        typer.echo(msgspec.json.format(msgspec.json.encode(diagnosis), indent=2))
+    else:
+        _show(diagnosis)
+    raise typer.Exit(0 if diagnosis.ok else 1)
+
+
+async def _look(config: Path | None) -> list[Check]:
+    environment = dict(os.environ)
+    try:
+        loaded = load({}, config, environment)
+    except ConfigError as error:
+        fix = "Mend these; holdfast.example.toml has every key"
+        return [Check(name="config", state="problem", text=error.message, fix=fix)]
+    found = str(loaded.path) if loaded.path else "no holdfast.toml, which is fine: the defaults stand"
+    model, because = choose_model(loaded, environment)
+    settings = msgspec.structs.replace(loaded.settings, model=model)
+    return [
+        Check(name="config", state="ok", text=found),
+        *(Check(name="config", state="warning", text=warning) for warning in loaded.warnings),
+        check_address(settings),
+        check_model(settings, because),
+        *[check async for check in check_providers(settings, environment)],
+        check_store(settings, data_directory(environment)),
+        check_workspace(settings),
+        *[check async for check in check_mcp(settings)],
+        check_page(),
+    ]
+
+
+def _show(diagnosis: Diagnosis) -> None:
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A terminal that cannot show the marks should still show the words.
+        sys.stdout.reconfigure(errors="replace")
+    width = max(len(check.name) for check in diagnosis.checks)
+    for check in diagnosis.checks:
+        mark = typer.style(_MARKS[check.state], fg=_COLOURS[check.state])
+        first, *more = check.text.splitlines()
+        typer.echo(f"{mark} {check.name:<{width}}  {first}")
+        for line in more:
+            typer.echo(f"  {'':<{width}}  {line}")
+        if check.fix:
+            typer.echo(f"  {'':<{width}}  → {check.fix}")
+    problems = sum(check.state == "problem" for check in diagnosis.checks)
+    typer.echo("Everything needed is in order." if diagnosis.ok else f"{problems} to mend.")
