@@ -40,7 +40,7 @@ STOP_REASONS: Final[dict[str, Finish]] = {
 """`pause_turn` asks to be continued: there is an answer, and it is not whole. A word that is not here is a failure."""
 
 
-class _BlockDelta(msgspec.Struct):
+class _BlockDelta(msgspec.Struct, gc=False):
     type: str = ""
     text: Any = None
     thinking: Any = None
@@ -50,7 +50,7 @@ class _BlockDelta(msgspec.Struct):
     stop_details: Any = None
 
 
-class _Event(msgspec.Struct):
+class _Event(msgspec.Struct, gc=False):
     type: str = ""
     index: int = 0
     delta: _BlockDelta | None = None
@@ -197,6 +197,7 @@ class AnthropicDecoder(StreamDecoder):
             for block in self._blocks.values():
                 if block.number >= 0 and not block.has_arguments:
                     # The provider says that the call is whole: a tool without arguments.
+                    block.has_arguments = True
                     deltas.append(ArgumentsAdded(index=block.number, text="{}"))
             if self._number_of_calls:
                 finish = "tool_calls"

@@ -68,19 +68,19 @@ include `error`, `abort`, `insufficient_system_resource` and `malformed_function
 _LOST_REASONS: Final = frozenset({"network_error", "connection_error"})
 
 
-class _Function(msgspec.Struct):
+class _Function(msgspec.Struct, gc=False):
     name: str | None = None
     arguments: str | dict[str, Any] | None = None
 
 
-class _ToolCallPart(msgspec.Struct):
+class _ToolCallPart(msgspec.Struct, gc=False):
     index: int | None = None
     id: str | None = None
     function: _Function | None = None
     extra_content: dict[str, Any] | None = None
 
 
-class _Words(msgspec.Struct):
+class _Words(msgspec.Struct, gc=False):
     """A streamed `delta`, or a plain answer's `message`."""
 
     content: str | list[Any] | None = None
@@ -91,14 +91,14 @@ class _Words(msgspec.Struct):
     tool_calls: list[_ToolCallPart] | None = None
 
 
-class _Choice(msgspec.Struct):
+class _Choice(msgspec.Struct, gc=False):
     delta: _Words | None = None
     message: _Words | None = None
     finish_reason: str | None = None
     index: int | None = None
 
 
-class _Chunk(msgspec.Struct):
+class _Chunk(msgspec.Struct, gc=False):
     choices: list[_Choice] | None = None
     model: str | None = None
     usage: Any = None
@@ -156,24 +156,11 @@ class ChatCompletionsDecoder(StreamDecoder):
             self._terminate(deltas)
             return
         chunk = _decode_chunk(data)
-        if event == "error" or not chunk.choices:
+        choices = chunk.choices
+        if not choices or chunk.error or event == "error":
             self._take_odd(event, data, chunk)
-        elif chunk.error:
-            self._fail(failure_of_event({"error": chunk.error}))
-        else:
-            self._take_choice(chunk, deltas)
-
-    def _pass_over(self, data: bytes) -> None:
-        try:
-            value = msgspec.json.decode(data)
-        except UNREADABLE:
             return
-        if isinstance(value, list) and value and isinstance(value[0], dict) and value[0].get("error"):
-            self._fail(failure_of_event(value))  # Gemini's form.
-
-    def _take_choice(self, chunk: _Chunk, deltas: list[Delta]) -> None:
-        assert chunk.choices
-        choice = chunk.choices[0]
+        choice = choices[0]
         if choice.index:
             return  # We ask for one choice; another can only be a mistake.
         if chunk.model:
@@ -185,8 +172,16 @@ class ChatCompletionsDecoder(StreamDecoder):
             self._counts = chunk.usage
         if chunk.x_groq:
             self._take_groq(chunk.x_groq)
-        if choice.finish_reason:
+        if choice.finish_reason and choice.finish_reason != "null":  # Some servers write it out.
             self._add_finish(choice.finish_reason, deltas)
+
+    def _pass_over(self, data: bytes) -> None:
+        try:
+            value = msgspec.json.decode(data)
+        except UNREADABLE:
+            return
+        if isinstance(value, list) and value and isinstance(value[0], dict) and value[0].get("error"):
+            self._fail(failure_of_event(value))  # Gemini's form.
 
     def _add_words(self, words: _Words, deltas: list[Delta]) -> None:
         text = words.content
@@ -306,7 +301,7 @@ class ChatCompletionsDecoder(StreamDecoder):
                 deltas.append(ArgumentsAdded(index=call.number, text="{}"))
 
     def _take_odd(self, event: str, data: bytes, chunk: _Chunk) -> None:
-        """A chunk without choices: usage, an error in one of its shapes, or nothing of interest."""
+        """A chunk without words: usage, an error in one of its shapes, or nothing of interest."""
         if chunk.usage:
             self._counts = chunk.usage
         if chunk.x_groq:

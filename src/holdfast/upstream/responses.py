@@ -35,7 +35,7 @@ _INCOMPLETE: Final[dict[str, Finish]] = {"content_filter": "content_filter"}
 """Any other reason for an incomplete answer is told as `length`: there is an answer, and it is not whole."""
 
 
-class _Event(msgspec.Struct):
+class _Event(msgspec.Struct, gc=False):
     type: str = ""
     delta: Any = None
     output_index: int | None = None
@@ -115,10 +115,8 @@ class ResponsesDecoder(StreamDecoder):
             self._add_text(step, step.delta, deltas)
         elif kind == "error" or event == "error" or (not kind and step.error):
             self.failure = failure_of_event(msgspec.json.decode(data))
-        elif not self._opened and kind not in _OPENINGS:
-            self._violate(f"it begins with {kind or 'an event that has no type'!r}")
-        elif event and kind and event != kind and not self._lenient:
-            self._violate(f"an event {event!r} says that it is {kind!r}")
+        elif not self._opened and (kind not in _OPENINGS or event not in ("", kind)):
+            self._violate(f"it begins with {kind or 'an event that has no type'!r}, named {event!r}")
         else:
             self._opened = True
             self._take_step(step, deltas)

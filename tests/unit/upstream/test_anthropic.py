@@ -3,13 +3,13 @@
 from typing import Any
 
 import pytest
-from tests.codec_world import CALL, decode, failure_of, fold, frames, text_of
 
 from holdfast.errors import ProtocolError, ProviderRefusedError, TransportLostError
 from holdfast.events import Answered, ArgumentsAdded, ReasoningAdded, ReasoningSigned, TextAdded, ToolCallBegan
 from holdfast.ids import CallId
 from holdfast.messages import Usage
 from holdfast.upstream.anthropic import STOP_REASONS, AnthropicCodec
+from tests.codec_world import CALL, decode, failure_of, fold, frames, text_of
 
 CODEC = AnthropicCodec()
 START = {"type": "message_start", "message": {"model": "m-1", "content": [], "usage": {"input_tokens": 2}}}
@@ -116,6 +116,11 @@ def test_a_call_without_input_has_empty_arguments() -> None:
             ToolCallBegan(index=0, call_id=CallId("toolu_1"), name="f"),
             ArgumentsAdded(index=0, text="{}"),
         ]
+
+
+def test_a_finish_that_is_told_twice_changes_nothing() -> None:
+    once, twice = (frames(START, *call(0), *([finish("tool_use")] * times), STOP) for times in (1, 2))
+    assert decode(CODEC, once) == decode(CODEC, twice)
 
 
 def test_input_that_comes_whole_with_the_start_is_read() -> None:

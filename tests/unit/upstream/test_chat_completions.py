@@ -4,7 +4,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.codec_world import CALL, chat, decode, failure_of, fold, frames, recorded, text_of
 
 from holdfast.errors import ProtocolError, ProviderRefusedError, TransportLostError
 from holdfast.events import (
@@ -20,6 +19,7 @@ from holdfast.events import (
 from holdfast.ids import CallId
 from holdfast.messages import Finish, Reasoning, Text, ToolCall, Usage
 from holdfast.upstream.chat_completions import FINISH_REASONS, ChatCompletionsCodec
+from tests.codec_world import CALL, chat, decode, failure_of, fold, frames, recorded, text_of
 
 CODEC = ChatCompletionsCodec()
 
@@ -200,6 +200,21 @@ def test_a_finish_reason_that_is_no_normal_end_is_a_failure_that_names_it(word: 
     failure = failure_of(CODEC, frames(chat("x"), chat(finish=word), done=True))
     assert isinstance(failure, ProviderRefusedError)
     assert (repr(word) in failure.message, failure.code, failure.status) == (True, word, None)
+
+
+@pytest.mark.parametrize("word", ["", "null", None])
+def test_no_finish_reason_is_none_however_it_is_written(word: str | None) -> None:
+    decoder = CODEC.make_decoder(CALL)
+    decoder.feed(frames(chat("x", finish=word)))
+    assert (decoder.finished, decoder.failure) == (False, None)
+
+
+def test_a_finish_that_is_told_twice_changes_nothing() -> None:
+    once, twice = (
+        frames(chat(tool_calls=[tool(0, "a", "f", "")]), *([chat(finish="tool_calls")] * times), done=True)
+        for times in (1, 2)
+    )
+    assert decode(CODEC, once) == decode(CODEC, twice)
 
 
 def test_a_finish_reason_that_means_a_lost_connection_is_one() -> None:

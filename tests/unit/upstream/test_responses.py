@@ -4,13 +4,13 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.codec_world import CALL, decode, failure_of, fold, frames, read, text_of
 
 from holdfast.errors import ProtocolError, ProviderRefusedError, TransportLostError
 from holdfast.events import Answered, ArgumentsAdded, ReasoningAdded, ReasoningSigned, TextAdded, ToolCallBegan
 from holdfast.ids import CallId
 from holdfast.messages import Usage
 from holdfast.upstream.responses import ResponsesCodec
+from tests.codec_world import CALL, decode, failure_of, fold, frames, read, text_of
 
 CODEC = ResponsesCodec()
 CREATED = {"type": "response.created", "response": {"id": "resp_1", "status": "in_progress", "output": []}}
@@ -268,6 +268,11 @@ def test_the_lenient_reading_invents_no_success() -> None:
 
 def test_garbage_in_a_stream_that_has_begun_well_is_passed_over() -> None:
     body = frames(CREATED) + b"data: garbage\n\n" + frames(said("Hello"), b"data: {\n\n", DONE)
+    assert text_of(decode(CODEC, body)) == ["Hello"]
+
+
+def test_names_that_go_astray_in_a_stream_that_has_begun_well_do_not_end_it() -> None:
+    body = frames(CREATED, named=True) + b"event: message\n" + frames(said("Hello"), DONE)
     assert text_of(decode(CODEC, body)) == ["Hello"]
 
 
