@@ -10,7 +10,6 @@ from random import Random
 
 import pytest
 from msgspec.structs import replace
-from tests.upstream_world import CALL, PROTOCOLS, QUICK, Heard, asking, hear, next_delta
 
 from holdfast.config import ModelSettings, Protocol, Settings, StreamSettings
 from holdfast.errors import ProviderRefusedError, StreamStalledError, TransportLostError
@@ -20,6 +19,7 @@ from holdfast.testing import Fault, FaultName, HurriedClock, RecordedRequest, Re
 from holdfast.upstream.port import ModelCall
 from holdfast.upstream.providers import Provider
 from holdfast.upstream.router import ModelRouter
+from tests.upstream_world import CALL, PROTOCOLS, QUICK, Heard, asking, hear, next_delta
 
 WORDS = ("One ", "two ", "three ", "four ", "five.")
 STORY = Reply(text=WORDS, usage=Usage(input_tokens=20, output_tokens=9, cached_tokens=4))

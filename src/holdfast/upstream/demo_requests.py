@@ -19,7 +19,7 @@ class DemoCall(msgspec.Struct, frozen=True, kw_only=True):
     arguments: dict[str, Any]
 
 
-MAX_REQUEST_CHARACTERS: Final = 4_000
+MAX_REQUEST_CHARACTERS: Final = 1_000
 """Nobody asks for a file in more; patterns over megabytes would hold up everybody else."""
 _POLITE: Final = r"^\s*(?:(?:please|now|then|also|can you|could you|would you|i want you to)[,\s]+)*"
 _WORDS: Final = {
@@ -86,13 +86,13 @@ def _find_request(clause: str) -> DemoCall | None:
 
 def find_named(prompt: str, tools: Iterable[ToolSpec]) -> list[DemoCall]:
     """A tool that the prompt calls by its name, whole or without the `mcp__server__` before it."""
+    opening = prompt[:MAX_REQUEST_CHARACTERS]
     for tool in tools:
-        short = tool.name.rpartition("__")[2]
-        named = re.search(rf"(?<![\w-]){re.escape(tool.name)}(?![\w-])", prompt)
-        asked = re.search(rf"\b(?:use|call|run|try)\s+(?:the\s+)?[`'\"]?{re.escape(short)}\b", prompt, re.IGNORECASE)
-        if named or asked:
-            match = named or asked
-            assert match is not None
+        short = re.escape(tool.name.rpartition("__")[2])
+        match = re.search(rf"(?<![\w-]){re.escape(tool.name)}(?![\w-])", opening) or re.search(
+            rf"\b(?:use|call|run|try)\s+(?:the\s+)?[`'\"]?{short}\b", opening, re.IGNORECASE
+        )
+        if match:
             return [fill_arguments(tool, prompt[match.end() :])]
     return []
 

@@ -4,7 +4,6 @@ from contextlib import aclosing
 
 import pytest
 from msgspec.structs import replace
-from tests.upstream_world import CALL, hear
 
 from holdfast.errors import (
     ProviderRefusedError,
@@ -15,6 +14,7 @@ from holdfast.errors import (
 from holdfast.events import FellBack, TextAdded
 from holdfast.testing import ScriptedUpstream, says
 from holdfast.upstream.fallback import FallbackUpstream, is_worth_another_model
+from tests.upstream_world import CALL, hear
 
 LOST = TransportLostError("lost")
 FALLBACKS = {"a/one": ("b/two", "c/three")}

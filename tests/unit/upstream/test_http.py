@@ -19,7 +19,6 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from msgspec.structs import replace
-from tests.upstream_world import CALL, PROTOCOLS, QUICK, asking, hear, next_delta
 
 from holdfast.config import Protocol
 from holdfast.errors import ProtocolError, ProviderRefusedError, TransportLostError
@@ -28,6 +27,7 @@ from holdfast.upstream import http
 from holdfast.upstream.connections import PromptResponse
 from holdfast.upstream.http import HttpUpstream
 from holdfast.upstream.providers import Provider
+from tests.upstream_world import CALL, PROTOCOLS, QUICK, asking, hear, next_delta
 
 STORY = Reply(text=("One ", "two ", "three."))
 SECRET = "sk-very-secret-0123456789"

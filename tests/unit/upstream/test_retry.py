@@ -3,7 +3,6 @@
 from random import Random
 
 import pytest
-from tests.upstream_world import CALL, hear
 
 from holdfast.errors import (
     ProtocolError,
@@ -17,6 +16,7 @@ from holdfast.events import Answered, Delta, ReasoningSigned, TextAdded, ToolCal
 from holdfast.ids import CallId
 from holdfast.testing import HurriedClock, ManualClock, ScriptedUpstream, says
 from holdfast.upstream.retry import CAP_SECONDS, RetryingUpstream, is_transient
+from tests.upstream_world import CALL, hear
 
 LOST = TransportLostError("lost")
 

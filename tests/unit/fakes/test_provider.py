@@ -1,0 +1,232 @@
+"""The scripted provider is what it claims to be: read by the official SDKs, and broken exactly as the table says."""
+
+import asyncio
+import socket
+import struct
+import time
+
+import anthropic
+import openai
+import pytest
+from msgspec.structs import replace
+
+from holdfast.testing import (
+    FAULTS,
+    Fault,
+    FaultName,
+    RecordedRequest,
+    Reply,
+    ScriptedProvider,
+    parse_fault,
+    tool_call,
+)
+
+STORY = Reply(text=("One ", "two ", "three."), reasoning="Hm.", calls=(tool_call("read_file", path="a"),), seal="seal")
+ASKED = b'{"model": "m", "stream": true, "messages": [{"role": "user", "content": "Hi"}]}'
+
+
+async def test_the_openai_sdk_reads_its_chat_completions() -> None:
+    async with ScriptedProvider([STORY, STORY]) as provider:
+        async with openai.AsyncOpenAI(base_url=provider.url, api_key="k") as client:
+            plain = await client.chat.completions.create(model="m", messages=[{"role": "user", "content": "Hi"}])
+            async with client.chat.completions.stream(
+                model="m", messages=[{"role": "user", "content": "Hi"}], stream_options={"include_usage": True}
+            ) as stream:
+                streamed = await stream.get_final_completion()
+    for answer in (plain, streamed):
+        message = answer.choices[0].message
+        assert (message.content, answer.choices[0].finish_reason) == ("One two three.", "tool_calls")
+        assert message.tool_calls is not None
+        call = message.tool_calls[0]
+        assert call.type == "function"
+        assert (call.function.name, call.function.arguments) == ("read_file", '{"path":"a"}')
+        assert answer.usage is not None and answer.usage.total_tokens == 18
+
+
+async def test_the_openai_sdk_reads_its_responses() -> None:
+    async with ScriptedProvider([STORY, STORY]) as provider:
+        async with openai.AsyncOpenAI(base_url=provider.url, api_key="k") as client:
+            plain = await client.responses.create(model="m", input="Hi")
+            async with client.responses.stream(model="m", input="Hi") as stream:
+                streamed = await stream.get_final_response()
+    for answer in (plain, streamed):
+        assert answer.output_text == "One two three."
+        assert [item.type for item in answer.output] == ["reasoning", "message", "function_call"]
+        assert answer.usage is not None and answer.usage.total_tokens == 18
+
+
+async def test_the_anthropic_sdk_reads_its_messages() -> None:
+    async with ScriptedProvider([STORY, STORY]) as provider:
+        async with anthropic.AsyncAnthropic(base_url=provider.url.removesuffix("/v1"), api_key="k") as client:
+            plain = await client.messages.create(model="m", max_tokens=5, messages=[{"role": "user", "content": "Hi"}])
+            async with client.messages.stream(
+                model="m", max_tokens=5, messages=[{"role": "user", "content": "Hi"}]
+            ) as stream:
+                streamed = await stream.get_final_message()
+    for answer in (plain, streamed):
+        assert [block.type for block in answer.content] == ["thinking", "text", "tool_use"]
+        assert (answer.stop_reason, answer.usage.output_tokens) == ("tool_use", 7)
+
+
+async def exchange(provider: ScriptedProvider, body: bytes = ASKED, *, quiet_seconds: float = 0.3) -> tuple[bytes, str]:
+    """What a bare socket gets, and how it ended: `eof`, `reset` or `open`."""
+    port = int(provider.url.rsplit(":", 1)[1].split("/")[0])
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
+    got = b""
+    try:
+        while True:
+            async with asyncio.timeout(quiet_seconds):
+                data = await reader.read(65_536)
+            got += data
+            if not data:
+                return got, "eof"
+    except TimeoutError:
+        return got, "open"
+    except ConnectionResetError:
+        return got, "reset"
+    finally:
+        writer.transport.abort()
+
+
+ENDINGS: list[tuple[FaultName, str, bool, bool]] = [
+    # the fault, how the socket ends, has the body its last chunk, has the answer its terminator
+    ("none", "open", True, True),
+    ("die_after", "eof", False, False),
+    ("reset", "reset", False, False),
+    ("half_close", "eof", False, False),
+    ("eof", "open", True, False),
+    ("cut_frame", "eof", False, False),
+    ("stall", "open", False, False),
+    ("cut_tool_call", "eof", False, False),
+    ("stall_tool_call", "open", False, False),
+    ("no_terminator", "open", True, False),
+    ("hang_after_finish", "open", False, False),
+    ("truncated", "open", True, True),
+    ("error_event", "open", True, False),
+    ("garbage", "open", True, True),
+    ("stall_before_headers", "open", False, False),
+    ("reset_before_headers", "reset", False, False),
+    ("not_http", "eof", False, False),
+]
+
+
+@pytest.mark.parametrize(("name", "ending", "last_chunk", "terminator"), ENDINGS)
+async def test_a_fault_ends_the_connection_as_the_table_says(
+    name: FaultName, ending: str, last_chunk: bool, terminator: bool
+) -> None:
+    async with ScriptedProvider([replace(STORY, fault=Fault(name))]) as provider:
+        got, ended = await exchange(provider)
+    assert ended == ending
+    assert got.endswith(b"0\r\n\r\n") is last_chunk
+    assert (b"[DONE]" in got) is terminator
+
+
+@pytest.mark.parametrize("count", [0, 1, 2])
+async def test_a_fault_comes_after_so_many_chunks_of_text(count: int) -> None:
+    async with ScriptedProvider([replace(STORY, fault=Fault("die_after", count))]) as provider:
+        got, _ = await exchange(provider)
+    assert got.count(b'"content":"') - 1 == count  # the role chunk has empty content
+
+
+async def test_a_fault_asked_for_too_late_still_never_finishes() -> None:
+    async with ScriptedProvider([replace(STORY, fault=Fault("eof", 99))]) as provider:
+        got, _ = await exchange(provider)
+    assert b'"finish_reason":"' not in got
+
+
+async def test_a_held_answer_waits_to_be_released() -> None:
+    async with ScriptedProvider([replace(STORY, hold_after=1)]) as provider:
+        task = asyncio.get_running_loop().create_task(exchange(provider, quiet_seconds=0.4))
+        request = await provider.received()
+        await asyncio.sleep(0.05)
+        assert request.answered_at is None
+        request.release()
+        got, _ = await task
+    assert b"[DONE]" in got
+
+
+async def test_it_knows_who_closed_the_connection_and_when() -> None:
+    async with ScriptedProvider([replace(STORY, fault=Fault("stall"))] * 2) as provider:
+        left = time.monotonic()
+        await exchange(provider, quiet_seconds=0.05)
+        request = provider.requests[0]
+        assert left < await request.closed()
+        assert request.closed_by_peer
+        assert provider.open_connections == 0
+        with pytest.raises(TimeoutError):
+            await provider.received(2, seconds=0.05)
+
+
+async def test_a_script_that_has_run_out_says_so() -> None:
+    async with ScriptedProvider() as provider:
+        got, _ = await exchange(provider, quiet_seconds=0.05)
+    assert got.startswith(b"HTTP/1.1 418 ")
+
+
+async def test_a_script_may_be_a_function_of_the_request() -> None:
+    def respond(request: RecordedRequest) -> Reply:
+        return Reply(text=f"{request.model} heard {request.prompt!r}")
+
+    async with ScriptedProvider(respond, remember=2) as provider:
+        async with openai.AsyncOpenAI(base_url=provider.url, api_key="k") as client:
+            for _ in range(3):
+                answer = await client.responses.create(model="m", input="Hi")
+            models = await client.models.list()
+        assert len(provider.requests) == 2
+    assert answer.output_text == "m heard 'Hi'"
+    assert [model.id for model in models.data] == ["scripted-model"]
+
+
+async def test_two_requests_at_once_on_one_connection_are_answered_in_turn() -> None:
+    async with ScriptedProvider([STORY, STORY]) as provider:
+        port = int(provider.url.rsplit(":", 1)[1].split("/")[0])
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        one = b"POST /v1/chat/completions HTTP/1.1\r\nContent-Length: %d\r\n\r\n%b" % (len(ASKED), ASKED)
+        writer.write(one + one[:40])
+        writer.write(one[40:])
+        async with asyncio.timeout(5):
+            for _ in range(2):
+                await reader.readuntil(b"0\r\n\r\n")
+        writer.close()
+        await writer.wait_closed()
+
+
+async def test_it_survives_a_client_that_resets() -> None:
+    async with ScriptedProvider([replace(STORY, delay_seconds=0.01)]) as provider:
+        port = int(provider.url.rsplit(":", 1)[1].split("/")[0])
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            client.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nContent-Length: %d\r\n\r\n%b" % (len(ASKED), ASKED))
+            await provider.received()
+        assert await provider.requests[0].closed() > 0
+        assert provider.requests[0].closed_by_peer
+
+
+@pytest.mark.parametrize(
+    ("words", "fault"),
+    [
+        ("reset-2", Fault("reset", 2)),
+        ("reset 2", Fault("reset", 2)),
+        ("Reset(2)", Fault("reset", 2)),
+        ("reset:2", Fault("reset", 2)),
+        ("reset", Fault("reset")),
+        (" die_after-10 ", Fault("die_after", 10)),
+        ("429", Fault("status", 429)),
+        ("status 503", Fault("status", 503)),
+    ],
+)
+def test_a_fault_is_read_from_words(words: str, fault: Fault) -> None:
+    assert parse_fault(words) == fault
+
+
+@pytest.mark.parametrize("words", ["", "explode", "999", "42", "reset-two", "-"])
+def test_words_that_are_no_fault_are_answered_with_those_there_are(words: str) -> None:
+    with pytest.raises(ValueError, match="die_after"):
+        parse_fault(words)
+
+
+def test_every_fault_is_described() -> None:
+    for name, kind in FAULTS.items():
+        assert kind.description
+        assert parse_fault(name) == Fault(name)
