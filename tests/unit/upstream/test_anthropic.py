@@ -183,3 +183,26 @@ def test_a_plain_error_is_that_error() -> None:
     with pytest.raises(ProviderRefusedError, match="Overloaded") as caught:
         CODEC.parse_answer(b'{"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}', CALL)
     assert caught.value.status == 529
+
+
+def test_an_imitators_habits_are_understood() -> None:
+    body = frames(START, *say("x"), finish("end_turn"), done=True)
+    assert decode(CODEC, body)[-1] == Answered(finish="stop", model="m-1", usage=USAGE)
+    failure = failure_of(CODEC, frames({"error": {"message": "No capacity.", "code": 503}}))
+    assert isinstance(failure, ProviderRefusedError)
+    assert failure.status == 503
+
+
+def test_blocks_that_are_no_part_of_a_message_are_passed_over() -> None:
+    body = frames(
+        START,
+        begin(0, type="server_tool_use", id="srvtoolu_1", name="web_search", input={}),
+        add(0, type="input_json_delta", partial_json='{"q":1}'),
+        end(0),
+        begin(1, type="web_search_tool_result", tool_use_id="srvtoolu_1", content=[]),
+        end(1),
+        add(2, type="citations_delta", citation={}),
+        finish("end_turn"),
+        STOP,
+    )
+    assert decode(CODEC, body) == [Answered(finish="stop", model="m-1", usage=USAGE)]

@@ -322,3 +322,40 @@ def test_a_plain_answer_that_came_as_a_stream_is_read_too() -> None:
     expected: list[Delta] = [TextAdded(text="hello"), Answered(finish="stop", model="m-1")]
     assert decode(CODEC, frames(plain)) == expected
     assert decode(CODEC, msgspec.json.encode(plain)) == expected
+
+
+# Errors in the stream, in the shapes of the field.
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        frames({"error": {"message": "No capacity.", "code": 503}}),
+        frames(chat("", finish="error") | {"error": {"message": "No capacity.", "code": 503}}),
+        frames({"choices": [], "error": {"message": "No capacity.", "code": 503}}),
+        frames({"object": "error", "message": "No capacity.", "code": 503}),
+        frames([{"error": {"message": "No capacity.", "code": 503, "status": "UNAVAILABLE"}}]),
+        frames(chat("") | {"x_groq": {"id": "req", "error": {"message": "No capacity.", "code": 503}}}),
+        b'event: error\ndata: {"message": "No capacity.", "status": 503}\n\n',
+        b'{"error": {"message": "No capacity.", "code": 503}}',
+    ],
+)
+def test_an_error_in_the_stream_is_read_in_every_shape(body: bytes) -> None:
+    failure = failure_of(CODEC, body)
+    assert isinstance(failure, ProviderRefusedError)
+    assert (failure.message, failure.status) == ("No capacity.", 503)
+
+
+def test_an_empty_error_beside_a_chunk_is_none() -> None:
+    body = frames(chat("x") | {"error": None}, chat("y") | {"error": {}}, chat(finish="stop") | {"error": ""})
+    assert text_of(decode(CODEC, body)) == ["x", "y"]
+
+
+def test_a_frame_that_never_ends_is_a_protocol_error_and_not_our_memory() -> None:
+    decoder = CODEC.make_decoder(CALL)
+    megabyte = b"x" * 1_000_000
+    decoder.feed(frames(chat("x")) + b"data: ")
+    for _ in range(20):
+        assert decoder.feed(megabyte) == []
+    assert isinstance(decoder.failure, ProtocolError)
+    assert decoder.feed(b"\n\n" + frames(chat(finish="stop"))) == []
