@@ -14,6 +14,7 @@ from holdfast.tools.files import FileTools
 from holdfast.tools.port import ToolContext, ToolResult
 from holdfast.tools.terminal import TerminalTools
 from holdfast.tools.toolbox import Toolbox
+from tests.processes_seen import is_alive
 
 CONTEXT = ToolContext(run=RunId("run_1"), session=SessionId("session_1"), memory_scope="session_1")
 
@@ -143,10 +144,3 @@ async def started(workspace: Path) -> list[int]:
             await asyncio.sleep(0.01)
     await asyncio.sleep(0.05)  # there may be more than one line to come
     return [int(line) for line in path.read_text().split()]
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return b") Z" not in Path(f"/proc/{pid}/stat").read_bytes()
-    except (FileNotFoundError, ProcessLookupError):
-        return False

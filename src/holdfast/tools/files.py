@@ -4,10 +4,8 @@ Nothing here leaves the workspace (see workspace.py), blocks the event loop, or 
 Above workspace and search, below the toolbox.
 """
 
-import asyncio
 import json
 import os
-import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -21,8 +19,9 @@ from holdfast.errors import ToolError
 from holdfast.messages import ToolSpec
 from holdfast.tools import search
 from holdfast.tools.arguments import Arguments, make_spec, parse_arguments
-from holdfast.tools.output import Excerpt, cut
+from holdfast.tools.output import cut
 from holdfast.tools.port import ToolContext, ToolResult
+from holdfast.tools.programs import run_program
 from holdfast.tools.threads import in_thread
 from holdfast.tools.workspace import Workspace
 
@@ -31,7 +30,7 @@ MAX_ENTRIES: Final = 1_000
 LIST_SECONDS: Final = 10.0
 SEARCH_SECONDS: Final = 20.0
 
-Path_ = Annotated[str, Meta(description="Relative to the workspace.")]
+WorkspacePath = Annotated[str, Meta(description="Relative to the workspace.")]
 Directory = Annotated[str, Meta(description="Relative to the workspace; by default all of it.")]
 Hidden = Annotated[bool, Meta(description="Include names that begin with a dot, and directories like node_modules.")]
 
@@ -39,7 +38,7 @@ Hidden = Annotated[bool, Meta(description="Include names that begin with a dot, 
 class ReadFile(Arguments, frozen=True, kw_only=True):
     """Read a text file of the workspace. Long files come in pages: the last line says how to read on."""
 
-    path: Path_
+    path: WorkspacePath
     offset: Annotated[int, Meta(ge=1, description="The line to begin at, from 1.")] = 1
     limit: Annotated[int, Meta(ge=1, description="How many lines at most.")] = 2_000
 
@@ -47,14 +46,14 @@ class ReadFile(Arguments, frozen=True, kw_only=True):
 class WriteFile(Arguments, frozen=True, kw_only=True):
     """Write a text file of the workspace, whole: creates it and its directories, or replaces what was there."""
 
-    path: Path_
+    path: WorkspacePath
     content: str
 
 
 class EditFile(Arguments, frozen=True, kw_only=True):
     """Replace a piece of text in a file of the workspace. It must occur exactly once, unless replace_all is set."""
 
-    path: Path_
+    path: WorkspacePath
     old_text: Annotated[str, Meta(description="The text to replace, exactly as it is, white space included.")]
     new_text: str
     replace_all: bool = False
@@ -98,6 +97,8 @@ class FileTools:
     ) -> None:
         self._workspace = Workspace(workspace)
         self._search_seconds = search_seconds
+        self._changing = threading.Lock()
+        """Models ask for several edits of one file at once; without it the last would undo the others."""
         self._page_bytes = max(max_output_bytes - 500, 500)
         """Room is left for the line that says how to go on, so that a page is never cut in its middle."""
         self._specs = tuple(make_spec(name, kind) for name, kind in _KINDS.items())
@@ -124,7 +125,7 @@ class FileTools:
             case WriteFile():
                 output = await in_thread(lambda stop: self._write(asked))
             case EditFile():
-                output = await in_thread(lambda stop: self._edit(asked))
+                output = await in_thread(lambda stop: self._edit_alone(asked))
             case ListFiles():
                 output = await in_thread(lambda stop: self._list(asked, stop))
             case SearchFiles():
@@ -158,8 +159,13 @@ class FileTools:
 
     def _write(self, asked: WriteFile) -> str:
         content = _encoded(asked.content)
-        new = self._workspace.write(asked.path, content)
+        with self._changing:
+            new = self._workspace.write(asked.path, content)
         return f"{'Created' if new else 'Replaced'} {asked.path}: {len(content):,} bytes."
+
+    def _edit_alone(self, asked: EditFile) -> str:
+        with self._changing:
+            return self._edit(asked)
 
     def _edit(self, asked: EditFile) -> str:
         if not asked.old_text:
@@ -228,44 +234,21 @@ class FileTools:
             "max_matches": asked.max_matches,
         }
         try:
-            return await _run_search(json.dumps(question), directory, self._page_bytes, self._search_seconds)
+            ran = await run_program(
+                search.__file__,
+                json.dumps(question),
+                seconds=self._search_seconds,
+                max_output_bytes=self._page_bytes,
+                descriptors=(directory,),
+            )
         finally:
             os.close(directory)
-
-
-async def _run_search(question: str, directory: int, max_bytes: int, seconds: float) -> str:
-    """Search in a process of its own, which is killed when its time is up or nobody waits for it any more."""
-    try:
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-I", "-S", "-X", "utf8", search.__file__, question),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            pass_fds=(directory,),
-            env={},
-        )
-    except OSError as error:  # the pattern is too long for a command line, or there are no more processes
-        raise ToolError(f"The search could not be started: {error.strerror}.") from None
-    assert process.stdout is not None and process.stderr is not None
-    found = Excerpt(max_bytes)
-    ended = True
-    try:
-        async with asyncio.timeout(seconds):
-            while data := await process.stdout.read(65_536):
-                found.add(data)
-            problem = (await process.stderr.read(2_000)).decode("utf-8", "replace")
-            code = await process.wait()
-    except TimeoutError:
-        ended = False
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-    if not ended:
-        return f"{found.text()}[the search was stopped after {seconds:g} seconds; narrow the pattern, path or glob]"
-    if code != 0:
-        raise ToolError(problem.strip() or f"The search failed with exit code {code}.")
-    return found.text().rstrip("\n") or "No matches."
+        if ran.code is None:
+            narrower = "narrow the pattern, path or glob"
+            return f"{ran.output}[the search was stopped after {self._search_seconds:g} seconds; {narrower}]"
+        if ran.code != 0:
+            raise ToolError(ran.problem or f"The search failed with exit code {ran.code}.")
+        return ran.output.rstrip("\n") or "No matches."
 
 
 def _shown(content: bytes, path: str) -> str:

@@ -56,6 +56,7 @@ class McpServer:
         self._look_again = asyncio.Event()
         """Something has happened: the tools have changed, a call has failed, or the connection has ended."""
         self._lost = False
+        self._closing = False
         self._owner: asyncio.Task[None] | None = None
 
     @property
@@ -100,6 +101,9 @@ class McpServer:
         owner, self._owner = self._owner, None
         if owner is None:
             return
+        # Both, because a cancellation that comes while the SDK is closing a connection is lost in there.
+        self._closing = True
+        self._look_again.set()
         owner.cancel()
         done, _ = await asyncio.wait({owner}, timeout=CLOSE_SECONDS)
         if not done:
@@ -110,7 +114,7 @@ class McpServer:
     async def _keep_connected(self) -> None:
         wait_seconds = FIRST_WAIT_SECONDS
         loop = asyncio.get_running_loop()
-        while True:
+        while not self._closing:
             started = loop.time()
             try:
                 await self._connect_once()
@@ -124,7 +128,8 @@ class McpServer:
                 self.tried.set()
             if loop.time() - started > LONGEST_WAIT_SECONDS:
                 wait_seconds = FIRST_WAIT_SECONDS
-            await asyncio.sleep(wait_seconds)
+            if not self._closing:
+                await asyncio.sleep(wait_seconds)
             wait_seconds = min(wait_seconds * 2, LONGEST_WAIT_SECONDS)
 
     async def _connect_once(self) -> None:
@@ -150,14 +155,14 @@ class McpServer:
 
     async def _watch(self, client: "Client") -> None:
         """Look at the server when there is a reason to, and now and then; return or raise when it is gone."""
-        while not self._lost:
+        while not (self._lost or self._closing):
             try:
                 async with asyncio.timeout(CHECK_SECONDS):
                     await self._look_again.wait()
             except TimeoutError:
                 pass  # nothing has happened: look all the same
             self._look_again.clear()
-            if not self._lost:
+            if not (self._lost or self._closing):
                 async with asyncio.timeout(self._connect_seconds):
                     self.tools = await _list_tools(client)
         raise ConnectionError("the server has closed the connection, or exited")

@@ -1,17 +1,16 @@
 """HTML as text that a model can read: title, headings, paragraphs, lists, links, code.
 
-Takes what comes, as browsers do, and drops what is neither seen nor read. Below the web tool; does no I/O.
+Takes what comes, as browsers do, and drops what is neither seen nor read. Some pages take for ever, so it is run as
+a program of its own (see programs.py): the address in the first argument, the page on stdin, the text on stdout.
+This module therefore imports only the standard library.
 """
 
-import threading
-import time
+import sys
 from html.parser import HTMLParser
 from typing import Final
 from urllib.parse import urljoin
 
-PARSE_SECONDS: Final = 5.0
-"""Some pages are made to be slow; what was read until then is shown."""
-_CHUNK: Final = 16_384
+MAX_INDENT: Final = 8
 _NEVER_TEXT: Final = frozenset({"script", "style", "noscript", "template", "svg", "iframe", "canvas", "object"})
 _AROUND_TEXT: Final = frozenset({"nav", "aside", "footer"})
 _BLOCKS: Final = frozenset(
@@ -21,22 +20,17 @@ _BLOCKS: Final = frozenset(
 _HEADINGS: Final = {f"h{level}": "#" * level + " " for level in range(1, 7)}
 
 
-def readable_text(html: str, base_url: str, stop: threading.Event) -> str:
-    """The text of a page. Blocks for up to some seconds: call it in a thread."""
-    text = _parse(html, base_url, stop, _NEVER_TEXT | _AROUND_TEXT)
+def readable_text(html: str, base_url: str) -> str:
+    """The text of a page. May take very long."""
+    text = _parse(html, base_url, _NEVER_TEXT | _AROUND_TEXT)
     # On some pages everything is inside what is elsewhere only decoration, or it is never closed.
-    return text if len(text) > 200 else _parse(html, base_url, stop, _NEVER_TEXT) or text
+    return text if len(text) > 200 else _parse(html, base_url, _NEVER_TEXT) or text
 
 
-def _parse(html: str, base_url: str, stop: threading.Event, dropped: frozenset[str]) -> str:
+def _parse(html: str, base_url: str, dropped: frozenset[str]) -> str:
     page = _Page(base_url, dropped)
-    deadline = time.monotonic() + PARSE_SECONDS
-    for start in range(0, len(html), _CHUNK):
-        page.feed(html[start : start + _CHUNK])
-        if stop.is_set() or time.monotonic() > deadline:
-            break
-    else:
-        page.close()
+    page.feed(html)
+    page.close()
     return page.text()
 
 
@@ -90,7 +84,7 @@ class _Page(HTMLParser):
             self._lists.append(1 if tag == "ol" else None)
             self._add("\n")
         elif tag == "li":
-            self._add("\n" + "  " * (len(self._lists) - 1) + self._bullet())
+            self._add("\n" + "  " * min(len(self._lists) - 1, MAX_INDENT) + self._bullet())
         elif tag in ("td", "th"):
             self._add(" | ")
         elif tag == "img" and values.get("alt"):
@@ -159,3 +153,14 @@ def _folded(text: str) -> str:
     if not folded:
         return " " if text else ""
     return f"{' ' if text[0].isspace() else ''}{folded}{' ' if text[-1].isspace() else ''}"
+
+
+def main() -> int:
+    """Read a page, print its text."""
+    html = sys.stdin.buffer.read().decode("utf-8", "replace")
+    sys.stdout.buffer.write(readable_text(html, sys.argv[1]).encode("utf-8", "replace"))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,8 +1,7 @@
 """Walking a tree and searching its files: used by the file tools, and run by them as a program of its own.
 
 A regular expression can take for ever, and while it does Python runs nothing else; so the searching is done in a
-process that can be killed. That process is started by file name and without site packages, for speed, so this module
-imports only the standard library, and nothing of ours.
+process that can be killed (see programs.py). This module therefore imports only the standard library.
 """
 
 import json

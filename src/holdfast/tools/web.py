@@ -17,15 +17,17 @@ from yarl import URL
 from holdfast import __version__
 from holdfast.errors import ToolError
 from holdfast.messages import ToolSpec
+from holdfast.tools import readable
 from holdfast.tools.addresses import is_public
 from holdfast.tools.arguments import Arguments, make_spec, parse_arguments
 from holdfast.tools.output import cut_line
 from holdfast.tools.port import ToolContext, ToolResult
-from holdfast.tools.readable import readable_text
-from holdfast.tools.threads import in_thread
+from holdfast.tools.programs import run_program
 
 FETCH_SECONDS: Final = 30.0
 CONNECT_SECONDS: Final = 10.0
+READABLE_SECONDS: Final = 10.0
+"""For making text of a page; some are made to be slow."""
 MAX_BYTES: Final = 2_000_000
 MAX_REDIRECTS: Final = 5
 USER_AGENT: Final = f"Holdfast/{__version__} (fetch_url)"
@@ -70,10 +72,12 @@ class WebTools:
         max_output_bytes: int = 50_000,
         max_bytes: int = MAX_BYTES,
         seconds: float = FETCH_SECONDS,
+        readable_seconds: float = READABLE_SECONDS,
     ) -> None:
         self._allowed = frozenset(_plain_host(host) for host in allow_private_hosts)
         self._max_bytes = max_bytes
         self._seconds = seconds
+        self._readable_seconds = readable_seconds
         self._page_bytes = max(max_output_bytes - 1_000, 500)
         """Room is left for the lines around the text."""
         self._specs = (make_spec("fetch_url", FetchUrl),)
@@ -158,8 +162,18 @@ class WebTools:
             raise ToolError(f"{_shown_url(url)} is not text, although it says so.")
         text = _decoded(bytes(body), answer.charset)
         if kind in _HTML:
-            text = await in_thread(lambda stop: readable_text(text, str(url), stop))
+            text = await self._readable(text, url)
         return _Page(url, answer.status, answer.reason or "", text, whole=whole)
+
+    async def _readable(self, html: str, url: URL) -> str:
+        ran = await run_program(
+            readable.__file__,
+            str(url),
+            given=html.encode("utf-8", "replace"),
+            seconds=self._readable_seconds,
+            max_output_bytes=2 * self._max_bytes,
+        )
+        return ran.output if ran.code == 0 else f"[this page could not be made readable: this is its HTML]\n\n{html}"
 
     def _shown(self, page: _Page, offset: int) -> str:
         if offset and offset >= len(page.text):

@@ -53,7 +53,7 @@ class Workspace:
             ToolError: it cannot be written, is no regular file, or is outside.
         """
         with self._errors(path), self._walk(path, make_parents=True) as (directory, name):
-            if name == ".":
+            if name == "." or path.endswith("/"):
                 raise IsADirectoryError
             try:
                 old = os.stat(name, dir_fd=directory, follow_symlinks=False)

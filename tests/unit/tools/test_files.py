@@ -12,6 +12,7 @@ from holdfast.errors import ToolError
 from holdfast.ids import RunId, SessionId
 from holdfast.tools.files import FileTools
 from holdfast.tools.port import ToolContext
+from tests.processes_seen import living_children
 
 CONTEXT = ToolContext(run=RunId("run_1"), session=SessionId("session_1"), memory_scope="session_1")
 
@@ -135,6 +136,7 @@ async def test_a_file_in_place_of_a_directory_is_said(workspace: Path) -> None:
     (workspace / "a").touch()
     assert "not a directory" in await refused(workspace, "write_file", path="a/b", content="x")
     assert "this is a directory" in await refused(workspace, "write_file", path=".", content="x")
+    assert "this is a directory" in await refused(workspace, "write_file", path="b/", content="x")
 
 
 async def test_text_that_no_file_can_hold_is_refused(workspace: Path) -> None:
@@ -173,6 +175,14 @@ async def test_line_breaks_of_windows_are_kept(workspace: Path) -> None:
     (workspace / "a.txt").write_bytes(b"one\r\ntwo\r\nthree\r\n")
     await use(workspace, "edit_file", path="a.txt", old_text="one\ntwo", new_text="1\n2")
     assert (workspace / "a.txt").read_bytes() == b"1\r\n2\r\nthree\r\n"
+
+
+async def test_edits_of_one_file_at_once_are_all_kept(workspace: Path) -> None:
+    (workspace / "a.txt").write_text("".join(f"<{number}>\n" for number in range(30)))
+    tools = FileTools(workspace)
+    edits = [{"path": "a.txt", "old_text": f"<{number}>", "new_text": f"({number})"} for number in range(30)]
+    await asyncio.gather(*(tools.call("edit_file", edit, CONTEXT) for edit in edits))
+    assert (workspace / "a.txt").read_text() == "".join(f"({number})\n" for number in range(30))
 
 
 async def test_an_edit_that_changes_nothing_or_would_damage_is_refused(workspace: Path) -> None:
@@ -293,22 +303,15 @@ async def test_a_pattern_that_takes_for_ever_holds_up_nobody_and_is_ended(worksp
 
 async def test_a_search_that_nobody_waits_for_is_ended(workspace: Path) -> None:
     (workspace / "b.txt").write_text("a" * 60 + "!\n")
-    before = children()
+    before = living_children()
     search = asyncio.ensure_future(use(workspace, "search_files", pattern="(a+)+$"))
     async with asyncio.timeout(5):
-        while not children() - before:
+        while not living_children() - before:
             await asyncio.sleep(0.01)
     search.cancel()
     with pytest.raises(asyncio.CancelledError):
         await search
-    assert children() - before == set()
-
-
-def children() -> set[str]:
-    found: set[str] = set()
-    for thread in Path("/proc/self/task").iterdir():
-        found.update((thread / "children").read_text().split())
-    return found
+    assert living_children() - before == set()
 
 
 # Labels.

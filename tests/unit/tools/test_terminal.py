@@ -12,6 +12,7 @@ from holdfast.errors import ToolError
 from holdfast.ids import RunId, SessionId
 from holdfast.tools.port import ToolContext, ToolResult
 from holdfast.tools.terminal import TerminalTools, clean_environment
+from tests.processes_seen import is_alive
 
 CONTEXT = ToolContext(run=RunId("run_1"), session=SessionId("session_1"), memory_scope="session_1")
 ENVIRONMENT = {
@@ -142,10 +143,3 @@ async def test_nothing_is_left_open(tmp_path: Path) -> None:
 )
 def test_labels(tmp_path: Path, command: str, label: str) -> None:
     assert TerminalTools(tmp_path, {}).label("terminal", {"command": command}) == label
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return b") Z" not in Path(f"/proc/{pid}/stat").read_bytes()
-    except (FileNotFoundError, ProcessLookupError):
-        return False

@@ -1,0 +1,19 @@
+"""What /proc says about processes, for tests that want to see them dead."""
+
+from pathlib import Path
+
+
+def is_alive(pid: int) -> bool:
+    """It runs or could; one that has ended and was not waited for does not."""
+    try:
+        return b") Z" not in Path(f"/proc/{pid}/stat").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def living_children() -> set[int]:
+    """The children of this process, whichever thread has started them."""
+    found: set[int] = set()
+    for thread in Path("/proc/self/task").iterdir():
+        found.update(int(pid) for pid in (thread / "children").read_text().split())
+    return {pid for pid in found if is_alive(pid)}
