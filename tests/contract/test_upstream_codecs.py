@@ -4,6 +4,20 @@ from typing import Any
 
 import msgspec
 import pytest
+
+from holdfast.config import Protocol
+from holdfast.errors import (
+    ProtocolError,
+    ProviderRefusedError,
+    StreamingUnsupportedError,
+    TransportLostError,
+)
+from holdfast.events import Answered, ArgumentsAdded, Delta, ReasoningAdded, TextAdded, ToolCallBegan
+from holdfast.ids import CallId
+from holdfast.messages import AssistantMessage, Reasoning, Text, ToolCall, Usage, user_says
+from holdfast.upstream.port import NamedTool
+from holdfast.upstream.protocols import CODECS
+from holdfast.upstream.responses import ResponsesCodec
 from tests.codec_world import (
     CALL,
     EVERYTHING,
@@ -22,20 +36,6 @@ from tests.codec_world import (
     sent,
     text_of,
 )
-
-from holdfast.config import Protocol
-from holdfast.errors import (
-    ProtocolError,
-    ProviderRefusedError,
-    StreamingUnsupportedError,
-    TransportLostError,
-)
-from holdfast.events import Answered, ArgumentsAdded, Delta, ReasoningAdded, TextAdded, ToolCallBegan
-from holdfast.ids import CallId
-from holdfast.messages import AssistantMessage, Reasoning, Text, ToolCall, Usage, user_says
-from holdfast.upstream.port import NamedTool
-from holdfast.upstream.protocols import CODECS
-from holdfast.upstream.responses import ResponsesCodec
 
 every_protocol = pytest.mark.parametrize("protocol", PROTOCOLS)
 

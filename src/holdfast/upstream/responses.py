@@ -52,7 +52,9 @@ class _Event(msgspec.Struct, gc=False):
     @property
     def item_key(self) -> int | str:
         """The output item it belongs to. Ids come second: some servers change them from event to event."""
-        return self.output_index if self.output_index is not None else self.item_id or 0
+        if self.output_index is not None:
+            return self.output_index
+        return self.item_id or (str(self.item.get("id", "")) if isinstance(self.item, dict) else "")
 
 
 _decode_event = msgspec.json.Decoder(_Event).decode

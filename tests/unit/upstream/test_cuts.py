@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.json import encode
-from tests.codec_world import CALL, PAIRS, PROTOCOLS, STREAMS, codec_of, decode, recorded, recorded_plain
 
 from holdfast.config import Protocol
 from holdfast.errors import TransportLostError, UpstreamError
@@ -17,6 +16,7 @@ from holdfast.ids import CallId
 from holdfast.upstream.codec import Decoder
 from holdfast.upstream.protocols import CODECS
 from holdfast.upstream.responses import ResponsesCodec
+from tests.codec_world import CALL, PAIRS, PROTOCOLS, STREAMS, codec_of, decode, recorded, recorded_plain
 
 
 def without_made_ids(deltas: list[Delta]) -> list[Delta]:

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 from pydantic import TypeAdapter
-from tests.codec_world import EVERYTHING, asking, recorded, recorded_plain, sent
 
 from holdfast.upstream.anthropic import AnthropicCodec
 from holdfast.upstream.chat_completions import ChatCompletionsCodec
 from holdfast.upstream.port import Options
 from holdfast.upstream.responses import ResponsesCodec
+from tests.codec_world import EVERYTHING, asking, recorded, recorded_plain, sent
 
 
 def walked(value: object) -> object:

@@ -4,7 +4,6 @@ import json
 from typing import Any
 
 import pytest
-from tests.codec_world import EVERYTHING, PIXEL, SEALED, asking, sent
 
 from holdfast.ids import CallId
 from holdfast.messages import (
@@ -25,6 +24,7 @@ from holdfast.upstream.codec import Codec
 from holdfast.upstream.port import ModelCall, NamedTool, Options, ResponseFormat
 from holdfast.upstream.protocols import CODECS, make_codec
 from holdfast.upstream.responses import ResponsesCodec
+from tests.codec_world import EVERYTHING, PIXEL, SEALED, asking, sent
 
 # Chat Completions.
 

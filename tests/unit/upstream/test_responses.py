@@ -91,6 +91,20 @@ def test_a_call_and_its_arguments_are_delivered_once(events: list[object], repea
     ]
 
 
+@pytest.mark.parametrize("repeated", [False, True])
+def test_calls_without_an_index_are_told_apart_by_their_ids(repeated: bool) -> None:
+    items = [function(name, '{"x":1}', f"call_{name}") | {"id": f"fc_{name}"} for name in ("f", "g")]
+    events: list[object] = []
+    for whole in items:
+        events += [
+            {"type": "response.output_item.added", "item": {**whole, "arguments": ""}},
+            {"type": "response.function_call_arguments.delta", "item_id": whole["id"], "delta": '{"x":1}'},
+            {"type": "response.output_item.done", "item": whole},
+        ]
+    folded, _ = fold(decode(CODEC, frames(CREATED, *events, ended(output=items if repeated else []))))
+    assert [(call.id, call.arguments) for call in folded.tool_calls] == [("call_f", '{"x":1}'), ("call_g", '{"x":1}')]
+
+
 def test_calls_that_only_the_last_event_has_are_delivered_after_text_that_was_heard() -> None:
     output = [message("Hello"), function("f", "{}"), function("g", "", "call_1")]
     folded, _ = fold(decode(CODEC, frames(CREATED, said("Hello"), ended(output=output))))
