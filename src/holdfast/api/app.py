@@ -14,6 +14,7 @@ from starlette.routing import BaseRoute
 
 from holdfast.api.about import routes as about
 from holdfast.api.chat_completions import routes as chat_completions
+from holdfast.api.conversations import routes as conversations
 from holdfast.api.middleware import EnvelopeMiddleware, KeyMiddleware, OriginMiddleware
 from holdfast.api.problems import answer_error, answer_http_error
 from holdfast.api.responses import routes as responses
@@ -26,6 +27,7 @@ ROUTES: Final[tuple[BaseRoute, ...]] = (
     *about.ROUTES,
     *chat_completions.ROUTES,
     *responses.ROUTES,
+    *conversations.ROUTES,
     *runs.ROUTES,
     *sessions.ROUTES,
 )

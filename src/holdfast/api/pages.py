@@ -53,7 +53,8 @@ def cut_page(items: Sequence[dict[str, Any]], page: Page) -> dict[str, Any]:
     return {
         "object": "list",
         "data": data,
-        "first_id": data[0]["id"] if data else None,
-        "last_id": data[-1]["id"] if data else None,
+        # Never null: the SDKs' types have a string here.
+        "first_id": data[0]["id"] if data else "",
+        "last_id": data[-1]["id"] if data else "",
         "has_more": len(ordered) > page.limit,
     }

@@ -6,7 +6,7 @@ Sits on the store's port.
 from collections.abc import Sequence
 
 from holdfast.ids import NodeId
-from holdfast.messages import AssistantMessage, Message, ToolMessage
+from holdfast.messages import AssistantMessage, Message, SystemMessage, ToolMessage
 from holdfast.runs.request import RunRequest
 from holdfast.store.port import Store
 
@@ -20,7 +20,8 @@ async def read_history(store: Store, request: RunRequest) -> Sequence[Message]:
         StoreUnavailableError: they cannot be read now.
     """
     node = await _newest(store, request)
-    messages = [] if node is None else [stored.message for stored in await store.path(node)]
+    path = [] if node is None else await store.path(node)
+    messages = [stored.message for stored in path if _is_said(stored.message)]
     messages = answer_open_calls(messages, request.input)
     return trim(messages, TRUNCATED_MESSAGES) if request.truncate_history else messages
 
@@ -30,6 +31,11 @@ async def _newest(store: Store, request: RunRequest) -> NodeId | None:
         return request.parent
     session = await store.get_session(request.session)
     return session.head if session is not None else None
+
+
+def _is_said(message: Message) -> bool:
+    """Instructions are no part of what was said, and a message may have lost all its parts."""
+    return not isinstance(message, SystemMessage) and message != AssistantMessage(parts=())
 
 
 def trim(messages: list[Message], keep: int) -> list[Message]:

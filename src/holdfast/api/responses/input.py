@@ -13,7 +13,7 @@ from holdfast.api.chat_messages import parse_user_content, unsupported_part
 from holdfast.api.responses.sealed import SealedSummary, open_call, open_reasoning, unseal
 from holdfast.errors import RequestError
 from holdfast.ids import CallId
-from holdfast.messages import AssistantMessage, Message, Text, ToolCall, ToolMessage, UserMessage
+from holdfast.messages import AssistantMessage, Message, SystemMessage, Text, ToolCall, ToolMessage, UserMessage
 
 _TEXT_PARTS: Final = ("input_text", "output_text", "text", "summary_text", "reasoning_text")
 SUMMARY_OF_EARLIER: Final = "Summary of the conversation so far:\n\n"
@@ -27,7 +27,7 @@ class ParsedInput(msgspec.Struct, frozen=True, kw_only=True):
     """System and developer messages, joined."""
 
 
-def parse_input(given: Any, at: str = "input") -> ParsedInput:
+def parse_input(given: Any) -> ParsedInput:
     """A request's `input`: a string or a list of items.
 
     Raises:
@@ -35,25 +35,37 @@ def parse_input(given: Any, at: str = "input") -> ParsedInput:
     """
     if isinstance(given, str):
         return ParsedInput(messages=(UserMessage(parts=(Text(text=given),)),))
-    if not isinstance(given, list):
-        raise _wrong(at, "must be a string or an array of items")
     system: list[str] = []
+    messages: list[Message] = []
+    for message in parse_items(given, "input"):
+        if isinstance(message, SystemMessage):
+            system.append(message.text)
+        else:
+            messages.append(message)
+    return ParsedInput(messages=tuple(messages), system="\n\n".join(system))
+
+
+def parse_items(given: Any, at: str) -> list[Message]:
+    """A list of items.
+
+    Raises:
+        RequestError: it is none, or an item is malformed or not understood; param says which.
+    """
+    if not isinstance(given, list):
+        raise _wrong(at, "must be a string or an array of items" if at == "input" else "must be an array of items")
     messages: list[Message] = []
     for number, item in enumerate(given):
         where = f"{at}[{number}]"
         if not isinstance(item, dict):
             raise _wrong(where, "must be an object")
-        parsed = _parse_item(item, where)
-        match parsed:
+        match _parse_item(item, where):
             case None:
                 pass
-            case str():
-                system.append(parsed)
-            case AssistantMessage():
-                _join(messages, parsed)
-            case _:
-                messages.append(parsed)
-    return ParsedInput(messages=tuple(messages), system="\n\n".join(system))
+            case AssistantMessage() as said:
+                _join(messages, said)
+            case message:
+                messages.append(message)
+    return messages
 
 
 def check_calls(messages: Sequence[Message], known: frozenset[CallId], at: str = "input") -> None:
@@ -85,12 +97,6 @@ def check_calls(messages: Sequence[Message], known: frozenset[CallId], at: str =
             raise RequestError(f"No tool output found for function call {call}.", param=at, code="unanswered_call")
 
 
-def has_unknown_results(messages: Sequence[Message]) -> bool:
-    """Does the input have results of calls that are not in the input?"""
-    called = {call.id for m in messages if isinstance(m, AssistantMessage) for call in m.tool_calls}
-    return any(isinstance(message, ToolMessage) and message.call_id not in called for message in messages)
-
-
 def _join(messages: list[Message], said: AssistantMessage) -> None:
     last = messages[-1] if messages else None
     if isinstance(last, AssistantMessage) and not (
@@ -102,8 +108,8 @@ def _join(messages: list[Message], said: AssistantMessage) -> None:
         messages.append(said)
 
 
-def _parse_item(item: dict[str, Any], at: str) -> Message | str | None:
-    """A message, a system message's text, or None for an item that says nothing."""
+def _parse_item(item: dict[str, Any], at: str) -> Message | None:
+    """A message, or None for an item that says nothing."""
     match item.get("type", "message"):
         case "message" | None:
             return _parse_message(item, at)
@@ -140,7 +146,7 @@ def _parse_item(item: dict[str, Any], at: str) -> Message | str | None:
             raise _wrong(f"{at}.type", f"{kind!r} items are not understood", "unsupported_item_type")
 
 
-def _parse_message(item: dict[str, Any], at: str) -> Message | str | None:
+def _parse_message(item: dict[str, Any], at: str) -> Message | None:
     role, content = item.get("role"), item.get("content")
     match role:
         case "user":
@@ -149,7 +155,8 @@ def _parse_message(item: dict[str, Any], at: str) -> Message | str | None:
             texts = _parse_assistant_parts(content, f"{at}.content")
             return AssistantMessage(parts=texts) if texts else None
         case "system" | "developer":
-            return _join_texts(content, f"{at}.content")
+            text = _join_texts(content, f"{at}.content")
+            return SystemMessage(text=text) if text else None
         case _:
             raise _wrong(f"{at}.role", "must be user, assistant, system or developer")
 

@@ -4,13 +4,14 @@ An item's id holds the run it belongs to and its place there, so that a referenc
 Used by the fold, by `input_items`, by conversations and by compaction. Sits on the vocabulary; no I/O.
 """
 
+import re
 from collections.abc import Iterable
-from typing import Any, Final, Literal, assert_never
+from typing import Any, Literal, assert_never
 
 import msgspec
 
 from holdfast.api.responses.sealed import seal_call, seal_reasoning
-from holdfast.ids import RunId
+from holdfast.ids import NodeId, RunId
 from holdfast.messages import (
     AssistantMessage,
     Image,
@@ -28,35 +29,45 @@ Item = dict[str, Any]
 Status = Literal["in_progress", "completed", "incomplete"]
 Kind = Literal["msg", "rs", "fc", "fco"]
 
-_KINDS: Final = ("msg", "rs", "fc", "fco")
-
 
 class ItemPlace(msgspec.Struct, frozen=True, kw_only=True):
-    """Where an item of a run stands: the nth of its output, or of its input."""
+    """Where an item stands: in a run's output or input, or in a stored message."""
 
-    run: RunId
+    of: RunId | NodeId
     index: int
-    is_input: bool
+    is_input: bool = False
 
 
 def output_item_id(kind: Kind, run: RunId, index: int) -> str:
-    """The id of the nth output item."""
+    """The id of the nth item of a run's output."""
     return f"{kind}_{run.removeprefix('run_')}_{index}"
 
 
-def input_item_id(kind: Kind, run: RunId, index: int) -> str:
-    """The id of the nth input item."""
-    return f"{kind}_{run.removeprefix('run_')}_i{index}"
+class ItemNames:
+    """Hands out the ids of a run's input, or of a stored message, in order."""
+
+    def __init__(self, of: RunId | NodeId) -> None:
+        self._prefix = f"n{of}_" if isinstance(of, int) else f"{of.removeprefix('run_')}_i"
+        self._next = 0
+
+    def take(self, kind: Kind) -> str:
+        """The next one."""
+        index, self._next = self._next, self._next + 1
+        return f"{kind}_{self._prefix}{index}"
+
+
+_ID = re.compile(
+    r"(?:msg|rs|fc|fco)_(?:n(?P<node>[0-9]{1,18})|(?P<run>[0-9a-zA-Z]+))_(?P<input>i?)(?P<index>[0-9]{1,9})"
+)
 
 
 def parse_item_id(name: str) -> ItemPlace | None:
-    """Where an id points; None: it is not one of a run's."""
-    kind, _, rest = name.partition("_")
-    run, _, index = rest.rpartition("_")
-    number = index.removeprefix("i")
-    if kind not in _KINDS or not run or not (number.isascii() and number.isdecimal()) or len(number) > 9:
+    """Where an id points; None: it is not one of ours."""
+    found = _ID.fullmatch(name)
+    if found is None:
         return None
-    return ItemPlace(run=RunId("run_" + run), index=int(number), is_input=index.startswith("i"))
+    of = NodeId(int(found["node"])) if found["node"] else RunId(f"run_{found['run']}")
+    return ItemPlace(of=of, index=int(found["index"]), is_input=bool(found["input"]))
 
 
 # One item each.
@@ -117,20 +128,6 @@ def reasoning_item(name: str, parts: Iterable[str], sealed: str | None, status: 
     return item
 
 
-class ItemNames:
-    """Hands out the ids of one list of items, in order."""
-
-    def __init__(self, run: RunId | None = None, *, prefix: str = "") -> None:
-        self._run = run
-        self._prefix = prefix
-        self._next = 0
-
-    def take(self, kind: Kind) -> str:
-        """The next one."""
-        index, self._next = self._next, self._next + 1
-        return input_item_id(kind, self._run, index) if self._run is not None else f"{kind}_{self._prefix}{index}"
-
-
 def items_of(message: Message, names: ItemNames, *, sealed: bool = False) -> list[Item]:
     """A message as items: one, or several for an assistant's turn.
 
@@ -172,3 +169,9 @@ def _input_text(text: str) -> dict[str, Any]:
 
 def _input_image(image: Image) -> dict[str, Any]:
     return {"type": "input_image", "image_url": image.url, "detail": image.detail or "auto"}
+
+
+def take_out(message: Message, index: int) -> Message:
+    """A message without its nth item. One that has no item left stays as an empty one, and keeps its place."""
+    parts = message.parts if isinstance(message, AssistantMessage) else ()
+    return AssistantMessage(parts=tuple(part for number, part in enumerate(parts) if number != index))

@@ -136,7 +136,7 @@ def render_response(envelope: Envelope, fold: ResponseFold, *, status: Status = 
         "usage": render_usage(fold.usage) if outcome is not None else None,
         **envelope.parameters,
     }
-    if outcome is not None and not isinstance(outcome, Completed | RequiresAction):
+    if outcome is not None and status != "completed":
         has_text = any(isinstance(item, MessageItem) for item in fold.items)
         extras = extras_of(outcome, has_text=has_text, failed=isinstance(outcome, Failed))
         response[envelope.extras_key] = extras

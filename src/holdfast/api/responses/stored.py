@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from holdfast.api.responses.fold import ResponseFold
-from holdfast.api.responses.items import Item, ItemNames, items_of, parse_item_id
+from holdfast.api.responses.items import Item, ItemNames, ItemPlace, items_of, parse_item_id
 from holdfast.api.responses.resource import (
     ECHO_SYSTEM,
     Envelope,
@@ -98,8 +98,8 @@ def input_items(record: RunRecord, *, sealed: bool) -> list[Item]:
     return [item for message in messages for item in items_of(message, names, sealed=sealed)]
 
 
-async def resolve_references(service: Service, given: Any) -> Any:
-    """An `input` with its item references replaced by the items.
+async def resolve_references(service: Service, given: Any, at: str = "input") -> Any:
+    """A list of items with its references replaced by what they point at.
 
     Raises:
         NotFoundError: one points nowhere; param says which.
@@ -109,7 +109,7 @@ async def resolve_references(service: Service, given: Any) -> Any:
     resolved: list[Any] = []
     for number, item in enumerate(given):
         if isinstance(item, dict) and _is_reference(item):
-            resolved.append(await _find_item(service, str(item.get("id")), f"input[{number}].id"))
+            resolved.append(await _find_item(service, str(item.get("id")), f"{at}[{number}].id"))
         else:
             resolved.append(item)
     return resolved
@@ -121,16 +121,22 @@ def _is_reference(item: dict[str, Any]) -> bool:
 
 
 async def _find_item(service: Service, name: str, at: str) -> Item:
-    missing = NotFoundError(f"There is no item {name[:200]!r}.", param=at, code="item_not_found")
     place = parse_item_id(name)
-    if place is None or not await service.store.use_response(place.run):
-        raise missing
-    envelope = msgspec.structs.replace(await find_envelope(service, place.run), sealed=True)
-    if place.is_input:
-        items = input_items(await find_record(service, place.run), sealed=True)
-    else:
-        items = (await read_fold(service, envelope)).render()
-    for item in items[place.index : place.index + 1]:
+    items = await _items_beside(service, place) if place is not None else []
+    for item in items[place.index : place.index + 1] if place is not None else ():
         if item["id"] == name:
             return item
-    raise missing
+    raise NotFoundError(f"There is no item {name[:200]!r}.", param=at, code="item_not_found")
+
+
+async def _items_beside(service: Service, place: ItemPlace) -> list[Item]:
+    """The items of the run or the message that an item belongs to."""
+    if isinstance(place.of, int):
+        path = await service.store.path(place.of)
+        return items_of(path[-1].message, ItemNames(place.of), sealed=True) if path else []
+    if not await service.store.use_response(place.of):
+        return []
+    if place.is_input:
+        return input_items(await find_record(service, place.of), sealed=True)
+    envelope = msgspec.structs.replace(await find_envelope(service, place.of), sealed=True)
+    return (await read_fold(service, envelope)).render()

@@ -1,0 +1,1 @@
+"""/v1/conversations: conversations that live until they are deleted (P6)."""

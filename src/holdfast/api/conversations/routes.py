@@ -1,0 +1,186 @@
+"""/v1/conversations: make, read, change and delete conversations and their items (P6).
+
+A conversation is a name that points at a stored message; its items are the messages from there to the root. Responses
+move it (`conversation` in POST /v1/responses). Sits on the service and the items of responses.
+"""
+
+import secrets
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute
+
+from holdfast.api.body import convert, parse_object, read_body, read_object
+from holdfast.api.conversations.schema import AddItems, CreateConversation, UpdateConversation
+from holdfast.api.pages import MAX_ITEMS, Page, cut_page, parse_page
+from holdfast.api.responses.chain import conversation_session
+from holdfast.api.responses.create import ENCRYPTED_REASONING
+from holdfast.api.responses.input import parse_items
+from holdfast.api.responses.items import Item, ItemNames, items_of, parse_item_id, take_out
+from holdfast.api.responses.stored import resolve_references
+from holdfast.api.routing import ApiRoute
+from holdfast.api.service import Service, service_of
+from holdfast.api.texts import check_header_text
+from holdfast.errors import NotFoundError, RequestError
+from holdfast.store.records import ConversationRecord, StoredMessage
+
+TAG = "conversations"
+
+
+async def create_conversation(request: Request) -> Response:
+    """Begin a conversation, with items to begin with if wanted."""
+    service = service_of(request)
+    raw = await read_body(request)
+    # A client that has nothing to say may send no body at all.
+    body = convert(parse_object(raw) if raw else {}, CreateConversation)
+    name = f"conv_{secrets.token_hex(16)}"
+    messages = parse_items(await resolve_references(service, body.items or [], "items"), "items")
+    record = ConversationRecord(
+        name=name, created_at=service.clock.now(), metadata=_check_metadata(body.metadata or {}), kept=True
+    )
+    await service.store.put_conversation(record)
+    if messages:
+        await service.store.add_messages(name, conversation_session(name), messages)
+    return _json(_render(record))
+
+
+async def get_conversation(request: Request) -> Response:
+    """One conversation, made here or begun by name in a response."""
+    return _json(_render(await _find(service_of(request), request)))
+
+
+async def update_conversation(request: Request) -> Response:
+    """Change its metadata."""
+    service = service_of(request)
+    body = convert(await read_object(request), UpdateConversation)
+    record = await _find(service, request)
+    record = msgspec.structs.replace(record, metadata=_check_metadata(body.metadata))
+    await service.store.put_conversation(record)
+    return _json(_render(record))
+
+
+async def delete_conversation(request: Request) -> Response:
+    """Forget it. Its responses stay."""
+    service = service_of(request)
+    record = await _find(service, request)
+    await service.store.delete_conversation(record.name)
+    return _json({"id": record.name, "object": "conversation.deleted", "deleted": True})
+
+
+async def list_items(request: Request) -> Response:
+    """Its items, newest first unless `order=asc`."""
+    service = service_of(request)
+    page = parse_page(request)
+    record = await _find(service, request)
+    path = await service.store.path(record.head) if record.head is not None else []
+    return _json(cut_page(_items(path, sealed=_wants_sealed(request)), page))
+
+
+async def add_items(request: Request) -> Response:
+    """Add items to its end."""
+    service = service_of(request)
+    body = convert(await read_object(request), AddItems)
+    record = await _find(service, request)
+    messages = parse_items(await resolve_references(service, body.items, "items"), "items")
+    session = conversation_session(record.name)
+    _check_idle(service, record)
+    added = await service.store.add_messages(record.name, session, messages)
+    items = _items(added, sealed=_wants_sealed(request))
+    return _json(cut_page(items, Page(limit=max(MAX_ITEMS, len(items)), order="asc")))
+
+
+async def get_item(request: Request) -> Response:
+    """One item."""
+    service = service_of(request)
+    _, _, item = await _find_item(service, request)
+    return _json(item)
+
+
+async def delete_item(request: Request) -> Response:
+    """Take an item out; the others stay as they are."""
+    service = service_of(request)
+    record, stored, item = await _find_item(service, request)
+    _check_idle(service, record)
+    place = parse_item_id(item["id"])
+    assert place is not None, "an item that was found by its id has one"
+    await service.store.put_message(stored.id, take_out(stored.message, place.index))
+    return _json(_render(record))
+
+
+async def _find(service: Service, request: Request) -> ConversationRecord:
+    name = check_header_text("conversation_id", request.path_params["conversation_id"])
+    record = await service.store.get_conversation(name)
+    if record is None:
+        raise NotFoundError(f"There is no conversation {name!r}.", code="conversation_not_found")
+    return record
+
+
+async def _find_item(service: Service, request: Request) -> tuple[ConversationRecord, StoredMessage, Item]:
+    record = await _find(service, request)
+    name = request.path_params["item_id"]
+    place = parse_item_id(name)
+    if place is not None and record.head is not None:
+        for stored in await service.store.path(record.head):
+            if stored.id == place.of:
+                for item in _items([stored], sealed=_wants_sealed(request)):
+                    if item["id"] == name:
+                        return record, stored, item
+    raise NotFoundError(f"There is no item {name[:200]!r} in {record.name!r}.", code="item_not_found")
+
+
+def _items(path: list[StoredMessage], *, sealed: bool) -> list[Item]:
+    return [item for stored in path for item in items_of(stored.message, ItemNames(stored.id), sealed=sealed)]
+
+
+def _wants_sealed(request: Request) -> bool:
+    asked = (*request.query_params.getlist("include"), *request.query_params.getlist("include[]"))
+    return ENCRYPTED_REASONING in asked
+
+
+def _check_idle(service: Service, record: ConversationRecord) -> None:
+    """What is changed under a running response would be lost: the response goes on from what it began with."""
+    if service.supervisor.active_run(conversation_session(record.name)) is not None:
+        raise RequestError(
+            f"Conversation {record.name!r} has a response in progress; wait until it has ended.",
+            status=409,
+            code="conversation_busy",
+        )
+
+
+def _check_metadata(metadata: dict[str, str]) -> dict[str, str]:
+    if len(metadata) > 16 or any(len(key) > 64 or len(value) > 512 for key, value in metadata.items()):
+        raise RequestError(
+            "metadata takes 16 pairs, of keys up to 64 and values up to 512 characters.",
+            param="metadata",
+            code="invalid_value",
+        )
+    return metadata
+
+
+def _render(record: ConversationRecord) -> dict[str, Any]:
+    return {
+        "id": record.name,
+        "object": "conversation",
+        "created_at": int(record.created_at),
+        "metadata": record.metadata,
+    }
+
+
+def _json(body: Any) -> Response:
+    return Response(msgspec.json.encode(body), media_type="application/json")
+
+
+_ONE = "/v1/conversations/{conversation_id}"
+_PAGE = ("after", "limit", "order", "include")
+ROUTES: tuple[BaseRoute, ...] = (
+    ApiRoute("POST", "/v1/conversations", create_conversation, tag=TAG, takes=CreateConversation),
+    ApiRoute("GET", _ONE, get_conversation, tag=TAG),
+    ApiRoute("POST", _ONE, update_conversation, tag=TAG, takes=UpdateConversation),
+    ApiRoute("DELETE", _ONE, delete_conversation, tag=TAG),
+    ApiRoute("GET", f"{_ONE}/items", list_items, tag=TAG, query=_PAGE),
+    ApiRoute("POST", f"{_ONE}/items", add_items, tag=TAG, takes=AddItems, query=("include",)),
+    ApiRoute("GET", f"{_ONE}/items/{{item_id}}", get_item, tag=TAG, query=("include",)),
+    ApiRoute("DELETE", f"{_ONE}/items/{{item_id}}", delete_item, tag=TAG),
+)
