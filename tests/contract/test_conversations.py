@@ -1,0 +1,171 @@
+"""P6: /v1/conversations, made through the official SDK and used by responses."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+from openai.types.conversations import Conversation, ConversationItemList
+from pydantic import TypeAdapter
+
+from holdfast.config import AgentSettings
+from holdfast.testing import Reply, tool_call
+from tests.responses_world import RESPONSES
+from tests.serving import World, serving
+
+CONVERSATIONS = "/v1/conversations"
+
+
+def texts(world: World) -> list[str]:
+    """What the model was told last."""
+    return [message["content"] for message in world.provider.requests[-1].body["messages"]]
+
+
+async def list_items(world: World, name: str, query: str = "order=asc") -> list[dict[str, Any]]:
+    answer = await world.client.get(f"{CONVERSATIONS}/{name}/items?{query}")
+    TypeAdapter(ConversationItemList).validate_python(answer.json)
+    items: list[dict[str, Any]] = answer.json["data"]
+    return items
+
+
+async def test_a_conversation_is_made_used_changed_and_deleted() -> None:
+    """P6: its whole life, as the official SDK leads it."""
+    async with serving([Reply(text="Aye."), Reply(text="Again."), Reply(text="Fresh.")]) as world:
+        sdk = world.openai()
+        made = await sdk.conversations.create(
+            metadata={"team": "cats"},
+            items=[
+                {"type": "message", "role": "developer", "content": "Talk like a pirate."},
+                {"type": "message", "role": "user", "content": "My name is Ann."},
+            ],
+        )
+        assert made.id.startswith("conv_") and made.metadata == {"team": "cats"}
+        response = await sdk.responses.create(model="holdfast", input="Who am I?", conversation=made.id)
+        assert response.conversation is not None and response.conversation.id == made.id
+        assert texts(world) == ["Talk like a pirate.", "My name is Ann.", "Who am I?"]
+        updated = await sdk.conversations.update(made.id, metadata={"team": "dogs"})
+        assert updated.metadata == {"team": "dogs"}
+        assert await sdk.conversations.retrieve(made.id) == updated
+        await sdk.responses.create(model="holdfast", input="More", conversation=made.id)
+        assert texts(world) == ["Talk like a pirate.", "My name is Ann.", "Who am I?", "Aye.", "More"]
+        deleted = await sdk.conversations.delete(made.id)
+        assert (deleted.deleted, deleted.object) == (True, "conversation.deleted")
+        with pytest.raises(openai.NotFoundError):
+            await sdk.conversations.retrieve(made.id)
+        await sdk.responses.create(model="holdfast", input="Hello?", conversation=made.id)
+        assert texts(world) == ["Hello?"]
+
+
+async def test_a_conversation_may_begin_with_nothing() -> None:
+    """P6: no body at all is a conversation without items."""
+    async with serving() as world:
+        answer = await world.client.post(CONVERSATIONS)
+        TypeAdapter(Conversation).validate_python(answer.json)
+        assert await list_items(world, answer.json["id"]) == []
+
+
+async def test_its_items_are_what_was_said_and_done(tmp_path: Path) -> None:
+    """P6: one item each for messages, reasoning, calls and results; listed in pages."""
+    (tmp_path / "notes.txt").write_text("Feed the cat.")
+    agent = AgentSettings(prompt="", tools=("files",), workspace=str(tmp_path))
+    script = [Reply(reasoning="Look.", calls=(tool_call("read_file", path="notes.txt"),)), Reply(text="Feed it.")]
+    async with serving(script, agent=agent) as world:
+        await world.client.post(RESPONSES, {"input": "What now?", "conversation": "cats"})
+        items = await list_items(world, "cats")
+        kinds = ["message", "reasoning", "function_call", "function_call_output", "message"]
+        assert [item["type"] for item in items] == kinds
+        assert items[0]["role"] == "user" and items[-1]["content"][0]["text"] == "Feed it."
+        newest = await list_items(world, "cats", "limit=2")
+        assert newest == items[::-1][:2]
+        assert await list_items(world, "cats", f"limit=9&after={newest[-1]['id']}") == items[::-1][2:]
+        for item in items:
+            assert (await world.client.get(f"{CONVERSATIONS}/cats/items/{item['id']}")).json == item
+        missing = await world.client.get(f"{CONVERSATIONS}/cats/items/msg_n999_0")
+        assert (missing.status, missing.error["code"]) == (404, "item_not_found")
+
+
+async def test_items_are_added_and_taken_out() -> None:
+    """P6: what is added is seen by the next response, what is taken out is not; the others keep their ids."""
+    async with serving([Reply(text="One."), Reply(text="Two.")]) as world:
+        sdk = world.openai()
+        made = await sdk.conversations.create()
+        await sdk.responses.create(model="holdfast", input="a", conversation=made.id)
+        added = await sdk.conversations.items.create(
+            made.id,
+            items=[
+                {"type": "message", "role": "user", "content": "b"},
+                {"type": "message", "role": "assistant", "content": "B!"},
+                {"type": "message", "role": "system", "content": "Be kind."},
+            ],
+        )
+        assert len(added.data) == 3
+        before = await list_items(world, made.id)
+        assert [item["role"] for item in before] == ["user", "assistant", "user", "assistant", "system"]
+        after = await sdk.conversations.items.delete(before[2]["id"], conversation_id=made.id)
+        assert after.id == made.id
+        assert await list_items(world, made.id) == [*before[:2], *before[3:]]
+        await sdk.responses.create(model="holdfast", input="c", conversation=made.id)
+        assert texts(world) == ["Be kind.", "a", "One.", "B!", "c"]
+
+
+async def test_one_part_of_a_turn_can_be_taken_out(tmp_path: Path) -> None:
+    """P6: a turn of reasoning and text loses its reasoning alone."""
+    async with serving([Reply(reasoning="Hm.", text="Yes.")]) as world:
+        await world.client.post(RESPONSES, {"input": "?", "conversation": "talk"})
+        user, reasoning, message = await list_items(world, "talk")
+        answer = await world.client.send("DELETE", f"{CONVERSATIONS}/talk/items/{reasoning['id']}")
+        assert answer.status == 200
+        left = await list_items(world, "talk")
+        assert [item["type"] for item in left] == [user["type"], message["type"]]
+
+
+async def test_items_can_be_referred_to_in_a_later_input() -> None:
+    """P1: a conversation's items have ids of their own."""
+    async with serving([Reply(text="One."), Reply(text="Two.")]) as world:
+        await world.client.post(RESPONSES, {"input": "a", "conversation": "talk"})
+        references = [{"type": "item_reference", "id": item["id"]} for item in await list_items(world, "talk")]
+        await world.client.post(RESPONSES, {"input": [*references, {"role": "user", "content": "b"}]})
+        assert texts(world) == ["a", "One.", "b"]
+
+
+async def test_a_conversation_that_is_going_on_cannot_be_changed() -> None:
+    """P6: 409, because what is changed now would be lost."""
+    async with serving([Reply(text="One two", hold_after=1)]) as world:
+        going = asyncio.ensure_future(world.client.post(RESPONSES, {"input": "a", "conversation": "talk"}))
+        request = await world.provider.received()
+        await world.client.post(CONVERSATIONS)
+        request.release()
+        await going
+        world.provider.add(Reply(text="One two", hold_after=1))
+        going = asyncio.ensure_future(world.client.post(RESPONSES, {"input": "b", "conversation": "talk"}))
+        request = await world.provider.received(2)
+        body = {"items": [{"role": "user", "content": "x"}]}
+        answer = await world.client.post(f"{CONVERSATIONS}/talk/items", body)
+        assert (answer.status, answer.error["code"]) == (409, "conversation_busy")
+        request.release()
+        assert (await going).status == 200
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status", "param"),
+    [
+        ("GET", "/nope", None, 404, None),
+        ("POST", "/nope", {"metadata": {}}, 404, None),
+        ("DELETE", "/nope", None, 404, None),
+        ("GET", "/nope/items", None, 404, None),
+        ("POST", "", {"items": [{"type": "web_search_call"}]}, 400, "items[0].type"),
+        ("POST", "", {"items": "hello"}, 400, "items"),
+        ("POST", "", {"items": [{"type": "item_reference", "id": "msg_x"}]}, 404, "items[0].id"),
+        ("POST", "", {"metadata": {"k": "v" * 600}}, 400, "metadata"),
+        ("POST", "", {"metadata": {"k": 7}}, 400, "metadata"),
+    ],
+)
+async def test_what_makes_no_sense_is_refused_by_name(
+    method: str, path: str, body: Any, status: int, param: str | None
+) -> None:
+    """P6: with the envelope."""
+    async with serving() as world:
+        answer = await world.client.send(method, CONVERSATIONS + path, body)
+        assert answer.status == status, answer.body
+        assert (answer.error["param"] or "").split("[...]")[0] == (param or "")

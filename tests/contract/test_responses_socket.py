@@ -1,0 +1,239 @@
+"""The WebSocket on /v1/responses, and compaction: the newer parts of Open Responses (P3, P5, P8)."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiohttp
+import msgspec
+import openresponses_types.types as spec
+import pytest
+from openai.types.responses import ResponsesServerEvent
+from pydantic import TypeAdapter
+
+from holdfast.config import ServerSettings
+from holdfast.testing import Fault, Reply
+from tests.contract.test_responses import ASK_WEATHER, WEATHER
+from tests.responses_world import RESPONSES, TERMINAL, check_events, check_response, text_of
+from tests.serving import KEY, World, serving
+
+SERVER_EVENT: TypeAdapter[Any] = TypeAdapter(ResponsesServerEvent)
+
+
+class Socket:
+    """A client's end of one connection."""
+
+    def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+        self.raw = socket
+
+    async def send(self, body: Any = "Hello?", **fields: Any) -> None:
+        await self.raw.send_str(msgspec.json.encode({"type": "response.create", "input": body, **fields}).decode())
+
+    async def next(self) -> dict[str, Any]:
+        event: dict[str, Any] = await self.raw.receive_json(timeout=10)
+        assert SERVER_EVENT.validate_python(event).type == event["type"]
+        return event
+
+    async def turn(self, body: Any = "Hello?", **fields: Any) -> list[dict[str, Any]]:
+        """Send one turn and read its events to the end."""
+        await self.send(body, **fields)
+        return await self.rest()
+
+    async def rest(self) -> list[dict[str, Any]]:
+        events = [await self.next()]
+        while events[-1]["type"] not in (*TERMINAL, "error"):
+            events.append(await self.next())
+        return events
+
+
+@asynccontextmanager
+async def connected(world: World) -> AsyncIterator[Socket]:
+    headers = {"Authorization": f"Bearer {world.client.key}"} if world.client.key else {}
+    async with world.client.session.ws_connect(RESPONSES, headers=headers) as socket:
+        yield Socket(socket)
+
+
+def said(world: World) -> list[Any]:
+    return [message.get("content") for message in world.provider.requests[-1].body["messages"]]
+
+
+async def test_turns_on_one_connection_have_the_same_events_as_a_stream() -> None:
+    """P3: response.create in, the stream's events out, one message each, and no [DONE]."""
+    async with serving([Reply(reasoning="Hm.", text="One two."), Reply(text="Three.")]) as world:
+        async with connected(world) as socket:
+            first = await socket.turn("a")
+            check_events(first)
+            name = first[-1]["response"]["id"]
+            assert (await world.client.get(f"{RESPONSES}/{name}")).json == first[-1]["response"]
+            second = await socket.turn("b", previous_response_id=name)
+            check_events(second)
+            assert said(world) == ["a", "One two.", "b"]
+
+
+async def test_turns_that_come_together_are_answered_in_order() -> None:
+    """P3: one after the other."""
+    async with serving([Reply(text="One two", hold_after=1), Reply(text="Three.")]) as world:
+        async with connected(world) as socket:
+            await socket.send("a")
+            await socket.send("b")
+            (await world.provider.received()).release()
+            for text in ("One two", "Three."):
+                events = await socket.rest()
+                check_events(events)
+                assert text_of(events[-1]["response"]) == text
+
+
+async def test_a_response_that_is_not_stored_goes_on_on_its_own_connection_alone() -> None:
+    """P4, P5: the connection remembers the last one; another connection and HTTP know nothing of it."""
+    async with serving([ASK_WEATHER, Reply(text="Cold."), Reply(text="Bye.")]) as world:
+        async with connected(world) as socket, connected(world) as other:
+            fields: dict[str, Any] = {"store": False, "tools": [WEATHER], "instructions": "Be brief."}
+            first = (await socket.turn("Oslo?", **fields))[-1]["response"]
+            assert (await world.client.get(f"{RESPONSES}/{first['id']}")).status == 404
+            result = {"type": "function_call_output", "call_id": first["output"][0]["call_id"], "output": "-3"}
+            refused = (await other.turn([result], previous_response_id=first["id"]))[-1]
+            spec.WebSocketErrorEvent.model_validate(refused)
+            assert (refused["status"], refused["error"]["code"]) == (404, "previous_response_not_found")
+            second = (await socket.turn([result], previous_response_id=first["id"], store=False))[-1]["response"]
+            assert second["previous_response_id"] == first["id"] and second["instructions"] == "Be brief."
+            assert said(world) == ["Be brief.", "Oslo?", None, "-3"]
+            third = (await socket.turn("Thanks.", previous_response_id=second["id"]))[-1]["response"]
+            assert (await world.client.get(f"{RESPONSES}/{third['id']}")).json == third
+            assert said(world)[1:] == ["Oslo?", None, "-3", "Cold.", "Thanks."]
+            assert (await world.client.get(f"{RESPONSES}/{third['id']}/input_items")).json["data"][-1]["role"] == "user"
+
+
+async def test_a_failed_continuation_forgets_what_it_continued() -> None:
+    """P5: so that no client builds on a state that it cannot see."""
+    async with serving([Reply(text="One."), Reply(text="Two.")]) as world:
+        async with connected(world) as socket:
+            first = (await socket.turn("a", store=False))[-1]["response"]
+            broken = await socket.turn([{"type": "nonsense"}], previous_response_id=first["id"], store=False)
+            assert broken[-1]["error"]["code"] == "unsupported_item_type"
+            gone = await socket.turn("b", previous_response_id=first["id"], store=False)
+            assert gone[-1]["error"]["code"] == "previous_response_not_found"
+            assert len(world.provider.requests) == 1
+
+
+@pytest.mark.parametrize(
+    ("message", "status", "code"),
+    [
+        ("not json", 400, "invalid_json"),
+        ("[1]", 400, "invalid_body"),
+        ('{"type":"session.update"}', 400, "unknown_event_type"),
+        ('{"type":"response.create"}', 400, "missing_required_parameter"),
+        ('{"type":"response.create","input":"x","stream":true}', 400, "unsupported_parameter"),
+        ('{"type":"response.create","input":"x","background":true}', 400, "unsupported_parameter"),
+        ('{"type":"response.create","input":"x","generate":false}', 400, "unsupported_parameter"),
+    ],
+)
+async def test_a_message_that_makes_no_sense_is_an_error_and_the_connection_stays(
+    message: str, status: int, code: str
+) -> None:
+    """P1: an error event with the status that HTTP would have."""
+    async with serving([Reply(text="Fine.")]) as world:
+        async with connected(world) as socket:
+            await socket.raw.send_str(message)
+            event = await socket.next()
+            spec.WebSocketErrorEvent.model_validate(event)
+            assert (event["status"], event["error"]["code"]) == (status, code)
+            assert text_of((await socket.turn("x"))[-1]["response"]) == "Fine."
+
+
+async def test_a_client_that_leaves_its_socket_ends_its_response() -> None:
+    """P8: stored incomplete with the text so far, and the upstream closed at once."""
+    async with serving([Reply(text="One two three", hold_after=2)]) as world:
+        async with connected(world) as socket:
+            await socket.send("Count")
+            name = (await socket.next())["response"]["id"]
+            while (await socket.next()).get("delta") != " two":
+                pass
+        await world.provider.requests[0].closed()
+        await world.ended("run_" + name.removeprefix("resp_"))
+        kept = check_response((await world.client.get(f"{RESPONSES}/{name}")).json)
+        assert (kept["status"], text_of(kept)) == ("incomplete", "One two")
+
+
+async def test_a_socket_needs_the_key_and_shows_failures_and_silence() -> None:
+    """S4, P3: 401 before it is open; response.failed; repeated in_progress."""
+    script = [Reply(text="One two", hold_after=1), Reply(fault=Fault("status", 400))]
+    async with serving(script, server=ServerSettings(keepalive_seconds=0.1), key=KEY) as world:
+        with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
+            await world.client.session.ws_connect(RESPONSES)
+        assert refused.value.status == 401
+        async with connected(world) as socket:
+            await socket.send("Count")
+            await world.provider.received()
+            await asyncio.sleep(0.5)
+            world.provider.requests[0].release()
+            events = await socket.rest()
+            check_events(events)
+            assert sum(event["type"] == "response.in_progress" for event in events) >= 3
+            failed = (await socket.turn("x"))[-1]
+            assert failed["type"] == "response.failed" and failed["response"]["error"]["message"]
+
+
+async def test_the_official_sdk_connects() -> None:
+    """P3: its own WebSocket client."""
+    async with serving([Reply(text="Hello there.")]) as world:
+        async with world.openai().responses.connect() as connection:
+            await connection.response.create(model="holdfast", input="Hi")
+            async for event in connection:
+                if event.type == "response.completed":
+                    assert event.response.output_text == "Hello there."
+                    break
+
+
+async def test_a_conversation_is_compacted_and_goes_on_from_its_summary() -> None:
+    """P5: what the user said stays; the rest becomes one opaque item that a later input begins with."""
+    script = [Reply(text="Nice to meet you."), Reply(text="Ann said hello."), Reply(text="You are Ann.")]
+    async with serving(script) as world:
+        first = await world.client.post(RESPONSES, {"input": "I am Ann."})
+        body: Any = {"model": "holdfast", "previous_response_id": first.json["id"], "input": "I like cats."}
+        raw = await world.openai().responses.with_raw_response.compact(**body)
+        assert raw.parse().output[-1].type == "compaction"
+        compacted = raw.http_response.json()
+        spec.CompactResource.model_validate(compacted)
+        assert [item["type"] for item in compacted["output"]] == ["message", "message", "compaction"]
+        assert [message["role"] for message in world.provider.requests[1].body["messages"]] == [
+            "user",
+            "assistant",
+            "user",
+            "user",
+        ]
+        assert "tools" not in world.provider.requests[1].body
+        asked = [*compacted["output"], {"role": "user", "content": "Who am I?"}]
+        answer = await world.client.post(RESPONSES, {"input": asked})
+        assert text_of(answer.json) == "You are Ann."
+        kept = said(world)
+        assert kept[0] == "I am Ann." and kept[1] == "I like cats." and kept[3] == "Who am I?"
+        assert kept[2].endswith("Ann said hello.")
+        listed = (await world.client.get("/v1/runs")).json["data"]
+        assert len(listed) == 2, "compaction keeps no run"
+
+
+@pytest.mark.parametrize(
+    ("script", "body", "status", "code"),
+    [
+        ([], {"model": "x"}, 400, "missing_required_parameter"),
+        ([], {"previous_response_id": "resp_x"}, 404, "previous_response_not_found"),
+        ([Reply(fault=Fault("status", 500))], {"input": "x"}, 502, "compaction_failed"),
+        ([Reply(text="half", fault=Fault("truncated"))], {"input": "x"}, 502, "compaction_failed"),
+    ],
+)
+async def test_a_summary_that_is_not_whole_is_no_summary(
+    script: list[Reply], body: dict[str, Any], status: int, code: str
+) -> None:
+    """P5: half a memory would pass for a whole one."""
+    async with serving(script) as world:
+        answer = await world.client.post(f"{RESPONSES}/compact", body)
+        assert (answer.status, answer.error["code"]) == (status, code)
+
+
+async def test_a_foreign_compaction_item_is_refused() -> None:
+    """P1: it cannot be read here, so it is not passed over in silence."""
+    async with serving() as world:
+        item = {"type": "compaction", "encrypted_content": "gAAAAAB-foreign"}
+        answer = await world.client.post(RESPONSES, {"input": [item, {"role": "user", "content": "x"}]})
+        assert (answer.status, answer.error["param"]) == (400, "input[0].encrypted_content")

@@ -1,0 +1,326 @@
+"""The fold of a log into a response: the same however the log is cut, whenever it is read (P3, P9)."""
+
+import itertools
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast.api.responses.encode import ResponseEncoder
+from holdfast.api.responses.resource import Envelope, render_response, status_of, terminal_event
+from holdfast.errors import StoreUnavailableError
+from holdfast.events import (
+    Answered,
+    ApprovalAsked,
+    ArgumentsAdded,
+    Batch,
+    Event,
+    ReasoningAdded,
+    ReasoningSigned,
+    RunEnded,
+    RunStarted,
+    Steered,
+    TextAdded,
+    ToolCallAnnotated,
+    ToolCallBegan,
+    ToolCallDropped,
+    ToolFinished,
+    ToolStarted,
+    TurnCut,
+    TurnStarted,
+    UpstreamRetried,
+    Warned,
+)
+from holdfast.ids import CallId, EventNumber, RunId, SessionId
+from holdfast.messages import Usage, user_says
+from holdfast.outcomes import (
+    Cancelled,
+    CancelledReason,
+    Completed,
+    Failed,
+    Incomplete,
+    Outcome,
+    RequiresAction,
+)
+from tests.responses_world import check_events, check_response
+
+RUN = RunId("run_0a")
+BEGAN = RunStarted(run=RUN, session=SessionId("s"), model="p/m")
+CALL = CallId("call_1")
+
+
+def make_envelope(**changes: Any) -> Envelope:
+    parameters: dict[str, Any] = {
+        "previous_response_id": None,
+        "conversation": None,
+        "instructions": None,
+        "tools": [],
+        "tool_choice": "auto",
+        "parallel_tool_calls": True,
+        "text": {"format": {"type": "text"}},
+        "reasoning": {"effort": None, "summary": None},
+        "metadata": {},
+        "max_output_tokens": None,
+        "max_tool_calls": None,
+        "temperature": 1.0,
+        "top_p": 1.0,
+        "presence_penalty": 0.0,
+        "frequency_penalty": 0.0,
+        "top_logprobs": 0,
+        "truncation": "disabled",
+        "store": True,
+        "background": False,
+        "service_tier": "default",
+        "safety_identifier": None,
+        "prompt_cache_key": None,
+    }
+    envelope = Envelope(
+        run=RUN,
+        created_at=1000.0,
+        model="p/m",
+        parameters=parameters,
+        client_tools=frozenset({"theirs", "_theirs"}),
+        sealed=False,
+        beat_seconds=10.0,
+        extras_key="holdfast",
+    )
+    return msgspec.structs.replace(envelope, **changes)
+
+
+def ended(outcome: Outcome) -> RunEnded:
+    return RunEnded(outcome=outcome, usage=Usage(input_tokens=3, output_tokens=2))
+
+
+LOG: list[Event] = [
+    BEGAN,
+    TurnStarted(turn=0, model="p/m"),
+    UpstreamRetried(model="p/m", attempt=1, error="reset", wait_seconds=0.1),
+    ReasoningAdded(text="Hm"),
+    ReasoningAdded(text=", well"),
+    ReasoningAdded(text="In short", summary=True),
+    ReasoningSigned(metadata={"anthropic": {"signature": "x"}}),
+    ReasoningSigned(metadata={"anthropic": {"redacted": "y"}}),
+    TextAdded(text="I "),
+    TextAdded(text=""),
+    TextAdded(text='look: "é😀\\"\n'),
+    ToolCallBegan(index=0, call_id=CALL, name="read_file"),
+    ToolCallBegan(index=1, call_id=CallId("call_2"), name="theirs"),
+    ArgumentsAdded(index=1, text="{"),
+    ArgumentsAdded(index=0, text='{"a":'),
+    ArgumentsAdded(index=1, text="}"),
+    ToolCallAnnotated(index=1, metadata={"chat": {"extra_content": {"k": 1}}}),
+    ArgumentsAdded(index=0, text="1}"),
+    TextAdded(text="and wait."),
+    Answered(finish="tool_calls", model="p/m-2", usage=Usage(input_tokens=1)),
+    ToolStarted(call_id=CALL, name="read_file", arguments='{"a":1}', label="read_file"),
+    ApprovalAsked(call_id=CALL, name="read_file", arguments="{}", seconds=3),
+    Warned(message="careful"),
+    ToolFinished(call_id=CALL, name="read_file", output="text"),
+    Steered(message=user_says("more")),
+    TurnStarted(turn=1, model="p/m-2"),
+    TextAdded(text="Done"),
+    Answered(finish="stop", model="p/m-2"),
+    ended(Completed()),
+]
+
+
+def batches_of(events: list[Event], cuts: list[int], gaps: list[float]) -> list[Batch]:
+    """A log, cut anywhere, with any time between two batches."""
+    edges = sorted({0, len(events), *(cut % (len(events) + 1) for cut in cuts)})
+    batches, at = [], 1000.0
+    for number, (low, high) in enumerate(itertools.pairwise(edges)):
+        at += gaps[number % len(gaps)]
+        batches.append(Batch(EventNumber(low), at, events[low:high]))
+    return batches
+
+
+def play(batches: list[Batch], **options: Any) -> list[dict[str, Any]]:
+    encoder = ResponseEncoder(make_envelope(), lambda: 0.0, sse=False, **options)
+    frames = [*encoder.begin_frames(), *(frame for batch in batches for frame in encoder.encode_frames([batch]))]
+    return [msgspec.json.decode(frame) for frame in frames]
+
+
+def without_numbers(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{key: value for key, value in event.items() if key != "sequence_number"} for event in events]
+
+
+def fold(events: list[Event], **changes: Any) -> dict[str, Any]:
+    envelope = make_envelope(**changes)
+    folded = envelope.make_fold()
+    folded.add_batch(Batch(EventNumber(0), 1001.0, events))
+    return render_response(envelope, folded)
+
+
+def test_everything_that_can_happen_makes_a_sound_stream() -> None:
+    """P3: every kind of event, in one log."""
+    events = play(batches_of(LOG, [], [0.0]))
+    check_events(events)
+    response = events[-1]["response"]
+    assert [item["type"] for item in response["output"]] == [
+        "reasoning",
+        "reasoning",
+        "message",
+        "function_call",
+        "function_call",
+        "message",
+        "function_call_output",
+        "message",
+    ]
+    assert [part["text"] for part in response["output"][0]["summary"]] == ["Hm, well", "In short"]
+    assert response["output"][1]["summary"] == []
+    assert response["output"][2]["content"][0]["text"] == 'I look: "é😀\\"\n'
+    assert [item["arguments"] for item in response["output"][3:5]] == ['{"a":1}', "{}"]
+    assert response["model"] == "p/m-2"
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    cuts=st.lists(st.integers(0, 100), max_size=12),
+    gaps=st.lists(st.floats(0, 60), min_size=1, max_size=8),
+    after=st.integers(-1, 60),
+)
+def test_the_events_are_the_same_however_the_log_is_cut(cuts: list[int], gaps: list[float], after: int) -> None:
+    """P9: event N is event N; what follows a number is the rest of the stream."""
+    whole = play(batches_of(LOG, cuts, gaps))
+    beatless = [event for n, event in enumerate(whole) if n < 2 or event["type"] != "response.in_progress"]
+    told = without_numbers(play(batches_of(LOG, [], [0.0])))
+    # The terminal event tells when the run ended; all else is told by what happened alone.
+    assert without_numbers(beatless)[:-1] == told[:-1]
+    assert [event["sequence_number"] for event in whole] == list(range(len(whole)))
+    assert play(batches_of(LOG, cuts, gaps), starting_after=after) == whole[after + 1 :]
+
+
+@settings(max_examples=60, deadline=None)
+@given(gaps=st.lists(st.floats(0, 60), min_size=1, max_size=8), polls=st.lists(st.floats(0, 1), max_size=20))
+def test_a_reader_in_silence_gets_the_numbers_that_a_replay_has(gaps: list[float], polls: list[float]) -> None:
+    """P3, P9: whenever the live stream shows a sign of life, the events after it keep their numbers."""
+    batches = batches_of(LOG, [5, 9, 20, 23], gaps)
+    now = 1000.0
+    encoder = ResponseEncoder(make_envelope(), lambda: now, sse=False)
+    frames = [*encoder.begin_frames()]
+    previous = 1000.0
+    for batch in batches:
+        # A batch is told a moment after its time; until then the reader may look as often as it likes.
+        for part in sorted(polls):
+            now = previous + part * (batch.at + 0.5 - previous)
+            frames += encoder.quiet_frames()
+        previous = batch.at + 0.5
+        frames += encoder.encode_frames([batch])
+    assert [msgspec.json.decode(frame) for frame in frames] == play(batches)
+
+
+def test_text_deltas_are_written_as_any_other_event() -> None:
+    """P3: the templated form is the same JSON, as SSE and as a message."""
+    batch = Batch(EventNumber(0), 1000.0, [BEGAN, TextAdded(text='a\n\u2028"é')])
+    plain, sse = (ResponseEncoder(make_envelope(), lambda: 0.0, sse=sse) for sse in (False, True))
+    frame = plain.encode_frames([batch])[-1]
+    assert msgspec.json.decode(frame) == {
+        "type": "response.output_text.delta",
+        "sequence_number": 2,
+        "item_id": "msg_0a_0",
+        "output_index": 0,
+        "content_index": 0,
+        "delta": 'a\n\u2028"é',
+        "logprobs": [],
+    }
+    assert sse.encode([batch]).endswith(b"event: response.output_text.delta\ndata: " + frame + b"\n\n")
+
+
+def test_silence_before_a_beat_is_due_is_a_comment_with_one_newline() -> None:
+    """P3, C7."""
+    now = 1001.0
+    encoder = ResponseEncoder(make_envelope(), lambda: now)
+    encoder.begin()
+    assert encoder.quiet() == b": keepalive\n"
+    now = 1010.0
+    assert encoder.quiet().startswith(b"event: response.in_progress\n")
+    assert encoder.quiet() == b": keepalive\n"
+
+
+def test_calls_that_were_dropped_are_incomplete_whatever_dropped_them() -> None:
+    """U13, P3: a stream that died, an output limit, a run that was stopped."""
+    began: list[Event] = [BEGAN, ToolCallBegan(index=0, call_id=CALL, name="f"), ArgumentsAdded(index=0, text='{"a')]
+    dropped: list[Event] = [
+        ToolCallDropped(call_id=CALL, name="f", bytes_received=3),
+        TextAdded(text="not carried out"),
+    ]
+    logs: list[list[Event]] = [
+        [*began, *dropped, TurnCut(turn=0, error="reset"), ended(Incomplete(reason="stream_interrupted"))],
+        [*began, Answered(finish="length", model="m"), *dropped, ended(Incomplete(reason="max_output_tokens"))],
+        [*began, ended(Cancelled(reason="user"))],
+    ]
+    for log in logs:
+        check_events(play([Batch(EventNumber(0), 1000.0, log)]))
+        call = fold(log)["output"][0]
+        assert (call["status"], call["arguments"]) == ("incomplete", '{"a')
+
+
+def test_a_tool_that_was_running_has_an_incomplete_result() -> None:
+    """R8, P2: nobody knows whether it was carried out."""
+    unknown = ToolFinished(call_id=CALL, name="f", output="?", failed=True, executed="unknown")
+    response = fold([BEGAN, unknown, ended(Incomplete(reason="server_restart"))])
+    assert [item["status"] for item in response["output"]] == ["incomplete"]
+
+
+def test_internal_tools_are_not_shown_and_the_clients_always_are() -> None:
+    """C8: names that begin with an underscore, unless the client named them."""
+    log: list[Event] = [BEGAN]
+    for index, name in enumerate(("_inner", "_theirs")):
+        log += [ToolCallBegan(index=index, call_id=CallId(name), name=name), ArgumentsAdded(index=index, text="{}")]
+    log += [
+        Answered(finish="tool_calls", model="m"),
+        ToolFinished(call_id=CallId("_inner"), name="_inner", output="secret"),
+        ended(RequiresAction(reason="client_tools", calls=(CallId("_theirs"),))),
+    ]
+    check_events(play([Batch(EventNumber(0), 1000.0, log)]))
+    assert [item["name"] for item in fold(log)["output"]] == ["_theirs"]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "status", "event"),
+    [
+        (Completed(), "completed", "response.completed"),
+        (RequiresAction(reason="client_tools"), "completed", "response.completed"),
+        (RequiresAction(reason="approval"), "incomplete", "response.incomplete"),
+        (Incomplete(reason="max_turns"), "incomplete", "response.incomplete"),
+        (Incomplete(reason="content_filter"), "incomplete", "response.incomplete"),
+        (Failed(reason="upstream_error", message="no", status=429), "failed", "response.failed"),
+        (Failed(reason="upstream_error", message="no", status=400), "failed", "response.failed"),
+        (Failed(reason="internal", message="no"), "failed", "response.failed"),
+        (Cancelled(reason="user"), "cancelled", "response.incomplete"),
+        *(
+            (Cancelled(reason=reason), "incomplete", "response.incomplete")
+            for reason in CancelledReason.__args__  # type: ignore[attr-defined]
+            if reason != "user"
+        ),
+    ],
+)
+def test_every_outcome_has_its_status_and_its_last_event(outcome: Outcome, status: str, event: str) -> None:
+    """C18: the table."""
+    assert status_of(outcome) == status
+    assert terminal_event(status_of(outcome)) == event
+    response = check_response(fold([BEGAN, TextAdded(text="x"), ended(outcome)]))
+    assert response["status"] == status
+    assert (response["completed_at"] is not None) == (status == "completed")
+    assert (response["error"] is not None) == (status == "failed")
+    assert (response["incomplete_details"] is not None) == (status in ("incomplete", "cancelled"))
+    assert ("holdfast" in response) == (status != "completed")
+
+
+def test_a_log_that_cannot_be_read_further_ends_as_a_failure() -> None:
+    """P3: numbered on from what was sent."""
+    encoder = ResponseEncoder(make_envelope(), lambda: 0.0)
+    encoder.begin()
+    encoder.encode([Batch(EventNumber(0), 1000.0, [BEGAN, TextAdded(text="half")])])
+    end = encoder.fail(StoreUnavailableError("the disk is gone")).decode()
+    assert end.startswith("event: response.failed\n") and end.endswith("data: [DONE]\n\n")
+    assert "the disk is gone" in end and '"sequence_number":5' in end
+
+
+def test_what_providers_want_back_is_shown_when_it_is_asked_for() -> None:
+    """U3: reasoning when the client keeps the history; a call always, since no later turn is accepted without it."""
+    plain, sealed = fold(LOG)["output"], fold(LOG, sealed=True)["output"]
+    assert [("encrypted_content" in item) for item in plain] == [item.get("name") == "theirs" for item in plain]
+    assert all("encrypted_content" in item for item in sealed if item["type"] == "reasoning")
