@@ -34,31 +34,15 @@ from holdfast.upstream.decoding import (
 from holdfast.upstream.failures import failure_of_answer, failure_of_event
 from holdfast.upstream.port import ModelCall
 
-FINISH_REASONS: Final[dict[str, Finish]] = {
-    "stop": "stop",
-    "eos": "stop",
-    "eos_token": "stop",
-    "end": "stop",
-    "end_turn": "stop",
-    "stop_sequence": "stop",
-    "complete": "stop",
-    "completed": "stop",
-    "length": "length",
-    "max_tokens": "length",
-    "max_output_tokens": "length",
-    "model_length": "length",
-    "tool_calls": "tool_calls",
-    "tool_call": "tool_calls",
-    "tool_use": "tool_calls",
-    "function_call": "tool_calls",
-    "content_filter": "content_filter",
-    "safety": "content_filter",
-    "recitation": "content_filter",
-    "blocklist": "content_filter",
-    "prohibited_content": "content_filter",
-    "spii": "content_filter",
-    "sensitive": "content_filter",
+_WORDS_OF: Final[dict[Finish, str]] = {
+    "stop": "stop eos eos_token end end_turn stop_sequence complete completed",
+    "length": "length max_tokens max_output_tokens model_length",
+    "tool_calls": "tool_calls tool_call tool_use function_call",
+    "content_filter": "content_filter safety recitation blocklist prohibited_content spii sensitive",
     "refusal": "refusal",
+}
+FINISH_REASONS: Final[dict[str, Finish]] = {
+    word: finish for finish, words in _WORDS_OF.items() for word in words.split()
 }
 """What each provider's word means; `-` is read as `_`, capitals as small letters.
 
