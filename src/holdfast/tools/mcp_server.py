@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 CONNECT_SECONDS: Final = 30.0
 CHECK_SECONDS: Final = 30.0
-"""How often an idle server is asked for its tools: over HTTP nothing else says that it has gone."""
+"""How often an idle server over HTTP is asked for its tools: nothing else says that it has gone."""
 FIRST_WAIT_SECONDS: Final = 0.5
 LONGEST_WAIT_SECONDS: Final = 60.0
 CLOSE_SECONDS: Final = 10.0
@@ -55,6 +55,10 @@ class McpServer:
         self._client: Client | None = None
         self._look_again = asyncio.Event()
         """Something has happened: the tools have changed, a call has failed, or the connection has ended."""
+        self._calls = 0
+        """How many are running: meanwhile silence is no sign of death."""
+        self._unanswered = False
+        """The tools were asked for during a call, and did not come."""
         self._lost = False
         self._closing = False
         self._owner: asyncio.Task[None] | None = None
@@ -80,8 +84,12 @@ class McpServer:
         client = self._client
         if client is None:
             raise self._not_connected()
+        self._calls += 1
         try:
             return await client.call_tool(tool, arguments)
+        except asyncio.CancelledError:
+            self._look_again.set()  # it may have taken too long because the server is stuck
+            raise
         except MCPError as error:
             self._look_again.set()
             if error.code == CONNECTION_CLOSED:
@@ -95,6 +103,10 @@ class McpServer:
                 f"The MCP server {self.name!r} answered {tool} with something that cannot be read: "
                 f"{self._describe(error)} It may have been carried out."
             ) from error
+        finally:
+            self._calls -= 1
+            if self._unanswered:
+                self._look_again.set()
 
     async def aclose(self) -> None:
         """Disconnect, and end the child process if there is one."""
@@ -137,7 +149,7 @@ class McpServer:
         await asyncio.to_thread(importlib.import_module, "mcp")
         from mcp import Client
 
-        self._lost = False
+        self._lost = self._unanswered = False
         self._look_again.clear()
         async with AsyncExitStack() as stack:
             async with asyncio.timeout(self._connect_seconds):
@@ -154,18 +166,30 @@ class McpServer:
                 listening.cancel()
 
     async def _watch(self, client: "Client") -> None:
-        """Look at the server when there is a reason to, and now and then; return or raise when it is gone."""
+        """Look at the server when there is a reason to, and now and then; raise when it is gone."""
         while not (self._lost or self._closing):
             try:
                 async with asyncio.timeout(CHECK_SECONDS):
                     await self._look_again.wait()
             except TimeoutError:
-                pass  # nothing has happened: look all the same
+                # The end of a process is seen at once; that of a server over HTTP only by asking.
+                if not self._settings.url or self._calls:
+                    continue
             self._look_again.clear()
             if not (self._lost or self._closing):
-                async with asyncio.timeout(self._connect_seconds):
-                    self.tools = await _list_tools(client)
+                await self._look(client)
         raise ConnectionError("the server has closed the connection, or exited")
+
+    async def _look(self, client: "Client") -> None:
+        try:
+            async with asyncio.timeout(self._connect_seconds):
+                self.tools = await _list_tools(client)
+            self._unanswered = False
+        except TimeoutError:
+            if not self._calls:
+                raise
+            # Many servers do one thing at a time; ask again when the call has ended.
+            self._unanswered = True
 
     async def _listen(self, client: "Client") -> None:
         """Servers of the 2026 protocol only tell of changed tools when asked to; older ones do it by themselves."""

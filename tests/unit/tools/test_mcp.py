@@ -83,16 +83,6 @@ async def test_a_server_is_called_killed_and_comes_again() -> None:
     assert not is_alive(second), "the process outlives its owner"
 
 
-async def test_a_server_that_dies_during_a_call_leaves_it_open_whether_it_was_carried_out(tmp_path: Path) -> None:
-    async with connected(new=NEW) as tools:
-        pid = int((await call(tools, "mcp__new__who_am_i")).output)
-        running = asyncio.ensure_future(refused(tools, "mcp__new__wait", file=str(tmp_path / "log")))
-        await until(lambda: (tmp_path / "log").exists())
-        os.kill(pid, signal.SIGKILL)
-        async with asyncio.timeout(5):
-            assert "it is not known whether that was done" in await running
-
-
 async def test_what_a_server_of_the_sdk_says_is_understood(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "hush")
     settings = McpSettings(command=NEW.command, env={"GIVEN": "this"})
@@ -159,7 +149,7 @@ async def test_a_server_over_http_is_called_killed_and_comes_again(tmp_path: Pat
 async def test_an_older_server_is_understood() -> None:
     async with connected(old=OLD) as tools:
         assert [spec.name for spec in tools.specs()] == [
-            f"mcp__old__{name}" for name in ("echo", "die", "hang", "learn", "odd")
+            f"mcp__old__{name}" for name in ("echo", "die", "hang", "learn", "nap", "odd")
         ]
         assert await call(tools, "mcp__old__echo", text="größe") == ToolResult(output="größe")
         assert await call(tools, "mcp__old__odd") == ToolResult(
@@ -170,8 +160,19 @@ async def test_an_older_server_is_understood() -> None:
             failed=True,
         )
         assert await call(tools, "mcp__old__learn") == ToolResult(output="[no output]")
-        await until(lambda: len(tools.specs()) == 6)
+        await until(lambda: len(tools.specs()) == 7)
         assert "must be of type string" in await refused(tools, "mcp__old__echo", text=5)
+
+
+async def test_a_server_that_is_killed_during_a_call_leaves_it_open_whether_it_was_carried_out() -> None:
+    before = living_children()
+    async with connected(old=OLD) as tools:
+        running = asyncio.ensure_future(refused(tools, "mcp__old__hang"))
+        await asyncio.sleep(0.1)
+        (pid,) = living_children() - before
+        os.kill(pid, signal.SIGKILL)
+        async with asyncio.timeout(5):
+            assert "it is not known whether that was done" in await running
 
 
 async def test_a_call_that_kills_its_server_is_told_so_and_the_server_comes_again() -> None:
@@ -200,6 +201,23 @@ async def test_a_call_that_hangs_can_be_cancelled_and_its_server_be_closed() -> 
             with pytest.raises(asyncio.CancelledError):
                 await hanging
     assert living_children() == before
+
+
+async def test_a_server_that_is_busy_with_a_call_is_not_taken_for_dead() -> None:
+    async with connected(old=OLD, connect_seconds=2) as tools:
+        assert await call(tools, "mcp__old__nap") == ToolResult(output="rested")
+        assert await call(tools, "mcp__old__echo", text="still here") == ToolResult(output="still here")
+        assert tools.status()["old"].connected
+
+
+async def test_a_server_that_is_stuck_is_started_anew_when_the_call_is_given_up() -> None:
+    async with connected(old=OLD, connect_seconds=1) as tools:
+        hanging = asyncio.ensure_future(call(tools, "mcp__old__hang"))
+        await asyncio.sleep(0.1)
+        hanging.cancel()
+        await until(lambda: not tools.status()["old"].connected)
+        await until(lambda: tools.status()["old"].connected)
+        assert await call(tools, "mcp__old__echo", text="anew") == ToolResult(output="anew")
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 oddness = sys.argv[1] if len(sys.argv) > 1 else ""
-tools = ["echo", "die", "hang", "learn", "odd"]
+tools = ["echo", "die", "hang", "learn", "nap", "odd"]
 
 
 def send(message: dict[str, Any]) -> None:
@@ -24,6 +24,10 @@ def called(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
         case "hang":
             time.sleep(300)
             return {}
+        case "nap":
+            send({"method": "notifications/tools/list_changed"})
+            time.sleep(3)
+            return {"content": [{"type": "text", "text": "rested"}]}
         case "learn":
             tools.append("learnt")
             send({"method": "notifications/tools/list_changed"})
