@@ -1,7 +1,7 @@
-"""Settings: their names, defaults and bounds, and where they come from (S8).
+"""Settings: their names, defaults and bounds.
 
-Flags, then HOLDFAST_* variables, then holdfast.toml, then the defaults below. The only module that reads the
-environment. Vocabulary: imports only errors.
+Where they come from (flags, HOLDFAST_* variables, holdfast.toml) is read in `settings`. Vocabulary: imports nothing of
+ours.
 """
 
 from typing import Annotated, Literal
@@ -15,6 +15,13 @@ Protocol = Literal["chat_completions", "responses", "anthropic_messages"]
 Dialect = Literal["holdfast", "hermes", "nanobot"]
 Approval = Literal["auto", "ask", "deny"]
 ToolSet = Literal["files", "terminal", "web", "memory", "mcp"]
+
+
+def _repr_without(table: msgspec.Struct, *secrets: str) -> str:
+    """A settings table for logs and tracebacks: what is secret is only said to be there."""
+    values = msgspec.structs.asdict(table).items()
+    shown = (f"{name}={'***' if name in secrets and value else repr(value)}" for name, value in values)
+    return f"{type(table).__name__}({', '.join(shown)})"
 
 
 class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -31,6 +38,9 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     max_body_bytes: Count = 10_000_000
     shutdown_grace_seconds: Annotated[float, msgspec.Meta(ge=0)] = 10.0
     strict_models: bool = False
+
+    def __repr__(self) -> str:
+        return _repr_without(self, "api_key")
 
 
 class StoreSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -93,6 +103,9 @@ class ProviderSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     """Shown in /v1/models."""
     headers: dict[str, str] = {}
 
+    def __repr__(self) -> str:
+        return _repr_without(self, "api_key", "headers")
+
 
 class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The table [models."provider/model"] of the settings file."""
@@ -107,6 +120,9 @@ class McpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     env: dict[str, str] = {}
     url: str = ""
     headers: dict[str, str] = {}
+
+    def __repr__(self) -> str:
+        return _repr_without(self, "env", "headers")
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

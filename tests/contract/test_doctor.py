@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+COVERAGE = {name: value for name, value in os.environ.items() if name.startswith("COVERAGE_")}
 SECRET = "sk-a-secret-that-nobody-may-see"
 
 
@@ -36,7 +38,7 @@ async def doctor(place: Path, config: str | None = None, *flags: str, **environm
         "doctor",
         *flags,
         cwd=place,
-        env={"PATH": "/usr/bin:/bin", "HOME": str(place), "HOLDFAST_OLLAMA": "off", **environment},
+        env={**COVERAGE, "PATH": "/usr/bin:/bin", "HOME": str(place), "HOLDFAST_OLLAMA": "off", **environment},
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
     )

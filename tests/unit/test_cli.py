@@ -1,6 +1,7 @@
 """The `holdfast` command up to where the server begins: help, errors, addresses, the choice of a model."""
 
 import asyncio
+import os
 import socket
 import stat
 import subprocess
@@ -19,6 +20,8 @@ from holdfast.errors import ConfigError, ListenError
 from holdfast.settings import Loaded
 from holdfast.upstream.providers import PROVIDERS
 
+COVERAGE = {name: value for name, value in os.environ.items() if name.startswith("COVERAGE_")}
+
 
 def run(*arguments: str, cwd: Path | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
@@ -27,7 +30,13 @@ def run(*arguments: str, cwd: Path | None = None, **environment: str) -> subproc
         text=True,
         timeout=30,
         cwd=cwd,
-        env={"PATH": "/usr/bin:/bin", "HOLDFAST_OLLAMA": "off", "HOME": str(cwd or "/nonexistent"), **environment},
+        env={
+            **COVERAGE,
+            "PATH": "/usr/bin:/bin",
+            "HOLDFAST_OLLAMA": "off",
+            "HOME": str(cwd or "/nonexistent"),
+            **environment,
+        },
     )
 
 

@@ -238,6 +238,24 @@ class TestWrongValues:
         assert "s3cret" not in said
         assert "12345" not in said
 
+    def test_a_secret_is_not_in_the_settings_repr_either(self, place: Path) -> None:
+        text = """
+[server]
+api_key = "s3cret"
+[providers.openai]
+api_key = "s3cret"
+headers = { X = "s3cret" }
+[mcp.x]
+command = ["a"]
+env = { T = "s3cret" }
+headers = { X = "s3cret" }
+"""
+        settings = load(place, text).settings
+        assert settings.server.api_key == "s3cret"
+        assert "s3cret" not in repr(settings)
+        assert "api_key=***" in repr(settings)
+        assert "api_key=''" in repr(Settings())
+
 
 class TestLines:
     def test_lines_are_found_around_long_strings_lists_and_quoted_keys(self, place: Path) -> None:
