@@ -24,7 +24,7 @@ from tests.upstream_world import CALL, PROTOCOLS, QUICK, Heard, asking, hear, ne
 WORDS = ("One ", "two ", "three ", "four ", "five.")
 STORY = Reply(text=WORDS, usage=Usage(input_tokens=20, output_tokens=9, cached_tokens=4))
 CALLS = (tool_call("read_file", path="a.txt"), tool_call("list_files", path="src", recursive=True))
-HALF_A_SECOND = replace(QUICK, retries=0, first_byte_seconds=0.5, stall_seconds=0.5)
+IMPATIENT = replace(QUICK, retries=0, first_byte_seconds=0.7, stall_seconds=0.7)
 ONE_TRY = replace(QUICK, retries=0)
 CLOSED_SECONDS = 0.5
 """A generous bound on a loaded machine; on an idle one it takes well under a millisecond."""
@@ -348,7 +348,7 @@ async def test_reasoning_counts_as_a_delta(protocol: Protocol) -> None:
 async def test_a_call_cut_in_its_arguments_is_left_open(protocol: Protocol, name: FaultName) -> None:
     """U13: the call began, its arguments are not whole, and nothing says that the turn was finished."""
     reply = Reply(text="I write. ", calls=(tool_call("write_file", path="x", content="y" * 30),))
-    heard, requests = await ask([with_fault(name, 2, reply)], protocol, HALF_A_SECOND)
+    heard, requests = await ask([with_fault(name, 2, reply)], protocol, IMPATIENT)
     assert any(isinstance(delta, ToolCallBegan) and delta.name == "write_file" for delta in heard.deltas)
     assert 0 < len(heard.arguments) < len(reply.calls[0].arguments)
     assert isinstance(heard.error, StreamStalledError if name == "stall_tool_call" else TransportLostError)
@@ -374,9 +374,9 @@ async def test_a_finish_reason_without_a_terminator_counts(protocol: Protocol) -
 async def test_a_finish_reason_is_not_waited_past_for_ever(protocol: Protocol) -> None:
     """U16: the terminator never comes and the connection stays open; the answer is whole and soon there."""
     started = time.monotonic()
-    heard, requests = await ask([with_fault("hang_after_finish")], protocol, HALF_A_SECOND)
+    heard, requests = await ask([with_fault("hang_after_finish")], protocol, IMPATIENT)
     assert heard.answered is not None and heard.error is None
-    assert time.monotonic() - started < 3.0
+    assert time.monotonic() - started < 5.0
     assert requests[0].closed_by_peer
 
 
@@ -405,11 +405,11 @@ async def test_an_answer_that_was_cut_by_the_provider_says_so(
 async def test_a_silent_stream_is_cut(protocol: Protocol, name: FaultName) -> None:
     """U14: after stall_seconds, also when comments keep coming; the text so far stands."""
     started = time.monotonic()
-    heard, requests = await ask([with_fault(name, 2)], protocol, HALF_A_SECOND)
+    heard, requests = await ask([with_fault(name, 2)], protocol, IMPATIENT)
     waited = time.monotonic() - started
     assert isinstance(heard.error, StreamStalledError)
     assert heard.text == "One two "
-    assert 0.45 < waited < 3.0
+    assert 0.65 < waited < 5.0
     assert requests[0].closed_by_peer
 
 
@@ -418,10 +418,10 @@ async def test_a_silent_stream_is_cut(protocol: Protocol, name: FaultName) -> No
 async def test_the_first_byte_has_a_time_out_of_its_own(protocol: Protocol, name: FaultName) -> None:
     """U14: shorter than the one between chunks; headers and comments are no first byte."""
     started = time.monotonic()
-    early = StreamSettings(retries=0, first_byte_seconds=0.3, stall_seconds=60.0)
+    early = StreamSettings(retries=0, first_byte_seconds=0.8, stall_seconds=60.0)
     heard, requests = await ask([with_fault(name)], protocol, early)
     assert isinstance(heard.error, StreamStalledError)
-    assert 0.25 < time.monotonic() - started < 3.0
+    assert 0.75 < time.monotonic() - started < 5.0
     assert requests[0].closed_by_peer
 
 
@@ -452,23 +452,23 @@ async def test_connecting_has_a_time_out_of_its_own() -> None:
 async def test_a_slow_stream_is_not_a_stalled_one(protocol: Protocol) -> None:
     """U14: it may take far longer than stall_seconds as long as it keeps speaking."""
     started = time.monotonic()
-    reply = replace(STORY, delay_seconds=0.12)
-    heard, _ = await ask([reply], protocol, replace(QUICK, retries=0, first_byte_seconds=0.4, stall_seconds=0.4))
+    reply = replace(STORY, delay_seconds=0.15)
+    heard, _ = await ask([reply], protocol, replace(QUICK, retries=0, first_byte_seconds=1.0, stall_seconds=1.0))
     assert (heard.text, heard.error) == ("One two three four five.", None)
-    assert time.monotonic() - started > 0.6
+    assert time.monotonic() - started > 1.0
 
 
 @each_protocol
 async def test_a_slow_reader_does_not_make_a_stream_stalled(protocol: Protocol) -> None:
     """U14: what waits for us is not silent."""
     async with ScriptedProvider([replace(STORY, delay_seconds=0.01)]) as provider:
-        async with asking(provider, protocol, replace(QUICK, retries=0, stall_seconds=0.2)) as upstream:
+        async with asking(provider, protocol, replace(QUICK, retries=0, stall_seconds=0.5)) as upstream:
             heard = Heard()
             async with aclosing(upstream.stream(CALL)) as batches:
                 async for batch in batches:
                     heard.batches.append(batch)
                     if heard.text == "One ":
-                        await asyncio.sleep(0.7)
+                        await asyncio.sleep(1.2)
     assert heard.text == "One two three four five."
     assert heard.answered is not None
 

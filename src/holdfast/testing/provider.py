@@ -139,14 +139,14 @@ class ScriptedProvider:
         self,
         script: Iterable[Reply] | Responder = (),
         *,
-        remember: int | None = None,
+        remember: int = 1_000,
         tls: ssl.SSLContext | None = None,
     ) -> None:
         self._tls = tls
         self._respond = script if callable(script) else None
         self._queue: deque[Reply] = deque() if callable(script) else deque(script)
         self.requests: deque[RecordedRequest] = deque(maxlen=remember)
-        """Model calls in the order they came, the newest `remember` of them."""
+        """Model calls in the order they came, the newest `remember` of them: it may serve for days (T6)."""
         self.models: tuple[str, ...] = ("scripted-model",)
         """What `GET …/models` lists."""
         self.models_status = 200
