@@ -1,0 +1,236 @@
+"""The honesty matrix: every fault, on every protocol and surface, streamed and plain, against a real server process."""
+
+import asyncio
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+from holdfast.config import Protocol
+from holdfast.testing import FaultName, Reply, ScriptedProvider
+from holdfast.testing.provider import RecordedRequest
+from tests.honesty import CASES, DOCUMENT, MATRIX, TEXT, Case, render_document
+from tests.serving import CHAT, Answer, Client, running_server
+
+PROVIDERS: dict[str, Protocol] = {
+    "chat": "chat_completions",
+    "responses": "responses",
+    "messages": "anthropic_messages",
+}
+WAYS = tuple((surface, stream) for surface in ("chat", "responses") for stream in (True, False))
+CONFIG = """
+model = "chat/none"
+[agent]
+prompt = ""
+tools = ["files"]
+workspace = "{workspace}"
+[stream]
+retries = 2
+connect_seconds = 5
+first_byte_seconds = 1.5
+stall_seconds = 1.5
+"""
+AT_ONCE = 80
+CLOSING_SECONDS = 1.0
+"""For a busy machine; it is a millisecond or less."""
+
+
+@dataclass
+class Played:
+    """What one row came to, on one protocol and surface."""
+
+    answer: Answer
+    run: dict[str, Any]
+    """The same run, read back through the runs API."""
+    requests: list[RecordedRequest]
+    answered_at: float
+    """When the client had its answer, on the clock of the requests."""
+
+
+@dataclass
+class Matrix:
+    played: dict[tuple[str, str, str, bool], Played]
+    files: list[str]
+    """What is in the workspace when all is over."""
+
+
+@pytest.fixture(scope="module")
+def matrix(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Matrix]:
+    yield asyncio.run(play(tmp_path_factory.mktemp("honesty")))
+
+
+async def play(folder: Path) -> Matrix:
+    workspace = folder / "workspace"
+    workspace.mkdir()
+
+    def respond(request: RecordedRequest) -> Reply:
+        return CASES[request.model.partition(".")[0]].reply
+
+    async with ScriptedProvider(respond) as provider:
+        config = CONFIG.format(workspace=workspace)
+        for name, protocol in PROVIDERS.items():
+            config += f'[providers.{name}]\nprotocol = "{protocol}"\nbase_url = "{provider.url}"\napi_key = "k"\n'
+        with running_server(folder, config) as server:
+            async with Client(server.base_url) as client, asyncio.TaskGroup() as tasks:
+                gate = asyncio.Semaphore(AT_ONCE)
+                rows = [
+                    (case.name, name, surface, stream)
+                    for case in MATRIX
+                    for name in PROVIDERS
+                    for surface, stream in WAYS
+                ]
+                playing = {row: tasks.create_task(_ask(client, gate, row)) for row in rows}
+            ended = await asyncio.to_thread(server.terminate)
+            assert ended == 0, server.log
+        by_model: dict[str, list[RecordedRequest]] = {}
+        for request in provider.requests:
+            by_model.setdefault(f"{request.protocol}/{request.model}", []).append(request)
+        played = {}
+        for row, task in playing.items():
+            answer, answered_at, run = task.result()
+            played[row] = Played(answer, run, by_model[f"{PROVIDERS[row[1]]}/{_model(row)}"], answered_at)
+        await provider.closed()
+        return Matrix(played, [file.name for file in workspace.iterdir()])
+
+
+def _model(row: tuple[str, str, str, bool]) -> str:
+    """Each row has a model of its own: what the server learns about one must not change the next."""
+    case, _, surface, stream = row
+    return f"{case}.{surface}.{'stream' if stream else 'plain'}"
+
+
+async def _ask(client: Client, gate: asyncio.Semaphore, row: tuple[str, str, str, bool]) -> tuple[Answer, float, Any]:
+    _, provider, surface, stream = row
+    body: dict[str, Any] = {"model": f"{provider}/{_model(row)}", "stream": stream}
+    async with gate:
+        if surface == "chat":
+            answer = await client.post(CHAT, {**body, "messages": [{"role": "user", "content": "Go on."}]})
+        else:
+            answer = await client.post("/v1/responses", {**body, "input": "Go on."})
+        answered_at = time.monotonic()
+        run = await client.get(f"/v1/runs/{answer.headers['X-Holdfast-Run-Id']}")
+    return answer, answered_at, run.json
+
+
+Said = tuple[Any, ...]
+each = pytest.mark.parametrize("provider", PROVIDERS)
+streamed_or_not = pytest.mark.parametrize("stream", [True, False], ids=["streamed", "plain"])
+
+
+def differences(rows: Iterable[tuple[Case, Said, Said]]) -> str:
+    """The rows in which something else was said than should have been, as lines to read; empty: none."""
+    return "\n".join(f"{case.name}: said {said}, should be {right}" for case, said, right in rows if said != right)
+
+
+@each
+def test_a_chat_stream_tells_every_fault_as_it_is(matrix: Matrix, provider: str) -> None:
+    """C18: the right ending, the right text, and `stop` for whole answers alone."""
+    rows = []
+    for case in MATRIX:
+        answer = matrix.played[case.name, provider, "chat", True].answer
+        last = answer.chunks[-1]
+        extras = last.get("holdfast", {"outcome": "completed", "reason": None})
+        said = answer.status, answer.finish, answer.text, extras["outcome"], extras["reason"], "error" in last
+        right = 200, case.finish, case.text, case.outcome, case.reason, case.finish == "error"
+        rows.append((case, (*said, answer.data[-1]), (*right, "[DONE]")))
+    assert not differences(rows)
+
+
+@each
+def test_a_plain_chat_answer_tells_every_fault_as_it_is(matrix: Matrix, provider: str) -> None:
+    """C18: the same as streamed: 200 with the text, or 502 with what text there was."""
+    rows = []
+    for case in MATRIX:
+        answer = matrix.played[case.name, provider, "chat", False].answer
+        whole = {"outcome": "completed", "reason": None}
+        if answer.status == 200:
+            extras = answer.json.get("holdfast", whole)
+            said: Said = answer.finish, answer.text
+        else:
+            extras = answer.error["holdfast"]
+            said = "error", extras["partial_text"]
+        said = answer.status, *said, extras["outcome"], extras["reason"], answer.headers.get("X-Holdfast-Completed")
+        marked = None if case.outcome == "completed" else "false"
+        rows.append((case, said, (case.status, case.finish, case.text, case.outcome, case.reason, marked)))
+    assert not differences(rows)
+
+
+@each
+@streamed_or_not
+def test_a_response_tells_every_fault_as_it_is(matrix: Matrix, provider: str, stream: bool) -> None:
+    """C18: completed, incomplete or failed, with the output so far."""
+    rows = []
+    for case in MATRIX:
+        answer = matrix.played[case.name, provider, "responses", stream].answer
+        right: Said = 200, case.response_status, case.text
+        if stream:
+            said: Said = (*_said_by_response(answer, answer.data[-2]["response"]), *_types(answer))
+            right += f"response.{case.response_status}", "[DONE]"
+        else:
+            said = _said_by_response(answer, answer.json)
+        rows.append((case, said, right))
+    assert not differences(rows)
+
+
+def _said_by_response(answer: Answer, response: dict[str, Any]) -> Said:
+    parts = [part for item in response["output"] if item["type"] == "message" for part in item["content"]]
+    return answer.status, response["status"], "".join(part.get("text", part.get("refusal", "")) for part in parts)
+
+
+def _types(answer: Answer) -> Said:
+    return answer.data[-2]["type"], answer.data[-1]
+
+
+@each
+def test_the_log_says_what_the_client_was_told(matrix: Matrix, provider: str) -> None:
+    """R1: the run, read back, has the same outcome and text on every surface, streamed or not."""
+    rows = []
+    for case in MATRIX:
+        for surface, stream in WAYS:
+            run = matrix.played[case.name, provider, surface, stream].run
+            said = surface, stream, run["outcome"], run["reason"], run["text"]
+            rows.append((case, said, (surface, stream, case.outcome, case.reason, case.text)))
+    assert not differences(rows)
+
+
+@each
+def test_the_provider_is_asked_as_often_as_it_should_be(matrix: Matrix, provider: str) -> None:
+    """U8: transient faults before the first delta are tried again; nothing else is (U9, U12)."""
+    rows = []
+    for case in MATRIX:
+        for surface, stream in WAYS:
+            requests = matrix.played[case.name, provider, surface, stream].requests
+            rows.append((case, (surface, stream, len(requests)), (surface, stream, case.tries)))
+    assert not differences(rows)
+
+
+def test_no_half_tool_call_is_ever_carried_out(matrix: Matrix) -> None:
+    """U13: nothing was written into the workspace."""
+    assert matrix.files == []
+
+
+def test_a_connection_whose_answer_never_came_whole_is_closed_before_the_client_has_its_own(matrix: Matrix) -> None:
+    """U17: none lingers; those that are free for the next call are closed when the server ends (see the fixture)."""
+    lingering = []
+    for row, played in matrix.played.items():
+        for request in played.requests:
+            if request.answered_at is None:
+                assert request.closed_at is not None
+                if request.closed_at > played.answered_at + CLOSING_SECONDS:
+                    lingering.append((row, request.closed_at - played.answered_at))
+    assert not lingering
+
+
+def test_every_fault_there_is_has_its_row() -> None:
+    """U16: none is left out."""
+    assert {case.fault for case in MATRIX} == set(get_args(FaultName))
+    assert len(CASES) == len(MATRIX)
+    assert all(case.text == TEXT for case in MATRIX if case.outcome == "completed")
+
+
+def test_the_document_says_what_the_tests_say() -> None:
+    """R2: docs/honesty.md is made from the matrix; `python -m tests.honesty` writes it anew."""
+    assert DOCUMENT.read_text(encoding="utf-8") == render_document()

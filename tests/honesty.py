@@ -1,0 +1,177 @@
+"""The honesty matrix: what becomes of every fault on every surface, as a table (U8-U16, C18, R2).
+
+`tests/contract/test_honesty.py` plays it against a real server, and `python -m tests.honesty` writes docs/honesty.md
+from it; so the document cannot say what the server does not do.
+"""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from holdfast.testing import Fault, FaultName, Reply, tool_call
+
+TEXT = "One two three four five."
+CALL = tool_call("write_file", path="notes.txt", content="All that glitters is not gold. " * 4)
+DOCUMENT = Path(__file__).parent.parent / "docs" / "honesty.md"
+
+Finish = Literal["stop", "length", "content_filter", "error"]
+Tries = int
+
+
+@dataclass(frozen=True)
+class Case:
+    """One fault, and the only right way to tell it."""
+
+    fault: FaultName
+    n: int | None = None
+    text: str = ""
+    """What the client must have received, to the letter."""
+    outcome: str = "incomplete"
+    reason: str | None = "stream_interrupted"
+    finish: Finish = "length"
+    tries: Tries = 1
+    says_nothing: bool = False
+    """The model calls its tool without a word before it."""
+
+    @property
+    def name(self) -> str:
+        number = "" if self.n is None else f"-{self.n}"
+        return f"{self.fault}{number}{'-mute' if self.says_nothing else ''}"
+
+    @property
+    def reply(self) -> Reply:
+        calls = (CALL,) if "tool_call" in self.fault else ()
+        return Reply(text="" if self.says_nothing else TEXT, calls=calls, fault=Fault(self.fault, self.n))
+
+    @property
+    def status(self) -> int:
+        """Of a plain chat completion."""
+        return 502 if self.finish == "error" else 200
+
+    @property
+    def response_status(self) -> str:
+        """Of a response."""
+        return {"completed": "completed", "incomplete": "incomplete", "failed": "failed"}[self.outcome]
+
+    @property
+    def description(self) -> str:
+        kind = Fault(self.fault, self.n).description
+        return f"{kind}; it had said nothing else" if self.says_nothing else kind
+
+
+def whole(fault: FaultName, n: int | None = None, tries: Tries = 1) -> Case:
+    """It looks like trouble, and the answer is whole all the same."""
+    return Case(fault, n, TEXT, "completed", None, "stop", tries)
+
+
+def lost(fault: FaultName, n: int | None = None, text: str = "One two three") -> Case:
+    """The connection is lost after text: partial, and never tried again (U12)."""
+    return Case(fault, n, text)
+
+
+def gone(fault: FaultName, n: int | None = None) -> Case:
+    """The connection is lost before the first delta: tried twice more (U8), then failed."""
+    return Case(fault, n, "", "failed", "upstream_disconnected", "error", 3)
+
+
+def refused(fault: FaultName, n: int | None = None, tries: Tries = 1, text: str = "") -> Case:
+    """The provider says no (U9)."""
+    return Case(fault, n, text, "failed", "upstream_error", "error", tries)
+
+
+WARNING = "Stream stalled mid tool-call (write_file): the action was not carried out."
+
+MATRIX: tuple[Case, ...] = (
+    whole("none"),
+    lost("die_after"),
+    gone("die_after", 0),
+    lost("reset"),
+    gone("reset", 0),
+    lost("half_close"),
+    gone("half_close", 0),
+    lost("eof"),
+    gone("eof", 0),
+    lost("cut_frame"),
+    gone("cut_frame", 0),
+    lost("stall"),
+    gone("stall", 0),
+    lost("stall_with_comments"),
+    gone("stall_with_comments", 0),
+    lost("cut_tool_call", text=f"{TEXT}\n\n{WARNING}"),
+    lost("stall_tool_call", text=f"{TEXT}\n\n{WARNING}"),
+    Case("cut_tool_call", text=WARNING, says_nothing=True),
+    Case("stall_tool_call", text=WARNING, says_nothing=True),
+    whole("no_terminator"),
+    whole("hang_after_finish"),
+    Case("truncated", text=TEXT, reason="max_output_tokens"),
+    Case("content_filter", text=TEXT, reason="content_filter", finish="content_filter"),
+    Case("refusal", text=TEXT, reason="content_filter", finish="content_filter"),
+    refused("error_event"),
+    refused("error_event", 2, text="One two"),
+    gone("lost_event"),
+    lost("lost_event", 2, text="One two"),
+    whole("garbage"),
+    whole("slow", 5),
+    refused("status", 400),
+    refused("status", 401),
+    refused("status", 403),
+    refused("status", 404),
+    refused("status", 429, tries=3),
+    refused("status", 500, tries=3),
+    refused("status", 503, tries=3),
+    refused("status", 529, tries=3),
+    refused("redirect"),
+    whole("no_streaming", tries=2),
+    whole("only_plain"),
+    gone("stall_before_headers"),
+    gone("stall_after_headers"),
+    gone("reset_before_headers"),
+    gone("not_http"),
+)
+CASES = {case.name: case for case in MATRIX}
+
+
+def render_document() -> str:
+    """docs/honesty.md."""
+    lines = [_ABOUT]
+    for case in MATRIX:
+        why = case.outcome if case.reason is None else f"{case.outcome}, {case.reason}"
+        text = "all of it" if case.text == TEXT else f"“{case.text}”".replace("\n\n", " ¶ ") if case.text else "none"
+        lines.append(
+            f"| {case.description} | {case.tries} | `{case.finish}` | {case.status} | `{case.response_status}` "
+            f"| {why} | {text} |"
+        )
+    return "\n".join([*lines, _IN_THE_END])
+
+
+_ABOUT = f"""\
+# What becomes of every fault
+
+A model's stream can break in many ways. This table says what a client of Holdfast is told about each of them. It is
+made from the test that plays every row against a real server, with a provider of each of the three wire protocols,
+streamed and plain, over chat completions and responses; so it cannot say what the server does not do.
+`python -m tests.honesty` writes it anew.
+
+The provider means to say “{TEXT}”; in the rows about tool calls it then calls `write_file`. The
+server tries a failed call twice more, and only while the client has seen nothing.
+
+- **tries**: how often the provider is asked.
+- **chat**: the `finish_reason` of the stream; `error` comes with a top-level `error` object, so that SDKs raise.
+- **plain**: the HTTP status of the answer when it is not streamed, with the same `finish_reason`.
+- **responses**: the `status` of the response, streamed or not.
+- **why**: `outcome` and `reason`, in the extras, in the runs API and in the metrics.
+- **text**: what the client has, to the letter; what is saved is the same.
+
+| the provider … | tries | chat | plain | responses | why | text |
+|---|--:|---|--:|---|---|---|"""
+
+_IN_THE_END = """
+In no row is half a tool call carried out, in no row does a broken answer end with `stop` or `completed`, and after
+every row the connection to the provider is closed or, when the answer was whole, free for the next call.
+"""
+
+
+if __name__ == "__main__":
+    DOCUMENT.write_text(render_document(), encoding="utf-8")
+    sys.stdout.write(f"{DOCUMENT} is written.\n")
