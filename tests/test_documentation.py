@@ -1,0 +1,43 @@
+"""What the documents say is so: tables are current, links lead somewhere, commands exist."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from holdfast.upstream.providers import PROVIDERS
+from tests.configuration_reference import PAGE, page_with_tables
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+
+
+def test_the_reference_of_settings_is_current() -> None:
+    """`python -m tests.configuration_reference` writes it anew."""
+    assert PAGE.read_text(encoding="utf-8") == page_with_tables()
+
+
+def test_every_known_provider_is_named() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    assert [name for name in PROVIDERS if f"`{name}`" not in text] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    links = re.findall(r"(?<!!)\[[^\]]*\]\(([^)#\s]+)[^)]*\)", page.read_text(encoding="utf-8"))
+    gone = [link for link in links if "://" not in link and not (page.parent / link).exists()]
+    assert gone == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_make_targets_that_are_named_exist(page: Path) -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), flags=re.MULTILINE))
+    code = re.findall(r"`([^`\n]+)`|^(make .+)$", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    named = {match[1] for pair in code for text in pair if (match := re.match(r"make ([a-z-]+)", text))}
+    assert named - targets == set()
+
+
+def test_no_page_names_what_it_should_not() -> None:
+    """A document that names a path of one machine is of no use on another."""
+    for page in PAGES:
+        assert not re.search(r"/root/|/work/|/home/[a-z]", page.read_text(encoding="utf-8")), page
