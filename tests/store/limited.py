@@ -4,10 +4,9 @@ import asyncio
 import resource
 import sys
 
-from tests.store.store_world import append, run_record, texts, whole_log
-
 from holdfast.errors import StoreUnavailableError
 from holdfast.store.sqlite import SqliteStore
+from tests.store.store_world import append, run_record, texts, whole_log
 
 ROOM = 400_000
 

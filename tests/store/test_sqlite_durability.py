@@ -10,6 +10,12 @@ import threading
 from pathlib import Path
 
 import pytest
+
+from holdfast.errors import LogConflictError, StoreError, StoreUnavailableError
+from holdfast.events import Event, TextAdded
+from holdfast.ids import BEFORE_FIRST, RunId, SessionId
+from holdfast.store.records import IdempotencyKey, RunFilter
+from holdfast.store.sqlite import SqliteStore
 from tests.store.store_world import (
     SESSION,
     WAIT_SECONDS,
@@ -23,12 +29,6 @@ from tests.store.store_world import (
     whole_log,
     whole_run,
 )
-
-from holdfast.errors import LogConflictError, StoreError, StoreUnavailableError
-from holdfast.events import Event, TextAdded
-from holdfast.ids import BEFORE_FIRST, RunId, SessionId
-from holdfast.store.records import IdempotencyKey, RunFilter
-from holdfast.store.sqlite import SqliteStore
 
 KILLS = 4
 
@@ -136,7 +136,7 @@ async def test_a_change_that_fails_leaves_no_trace_of_itself_in_the_commit_of_ot
         append(sqlite_store, good.id, texts(0, "a")),
         sqlite_store.end_run(ended.id, last_batch(0, ending), ending),
         # Text that cannot be written is found out half-way, after the run and its session have been inserted.
-        sqlite_store.create_run(run_record(session="lost"), IdempotencyKey(key="\ud800", fingerprint="f")),
+        sqlite_store.create_run(run_record(session="lost"), IdempotencyKey(key="k", fingerprint="\ud800")),
         sqlite_store.end_run(ended.id, last_batch(1, ending), ending),
         append(sqlite_store, good.id, texts(1, "b")),
         sqlite_store.create_run(run_record(session="found")),
@@ -258,15 +258,24 @@ async def test_compacting_a_run_that_is_deleted_meanwhile_brings_nothing_back(sq
         assert len(await whole_log(sqlite_store, run.id)) == (3 if number % 2 else 0)
 
 
-async def test_two_that_open_a_new_file_at_once_both_get_it(tmp_path: Path) -> None:
-    """R8: the schema is made once."""
-    one, two = await asyncio.gather(*(SqliteStore.open(tmp_path / "holdfast.db") for _ in range(2)))
-    kept = await whole_run(one, run_record())
-    assert await two.get_run(kept.id) == kept
-    assert await said_in(two, SESSION) == ["hello", "hi"]
-    await one.aclose()
-    await whole_run(two, run_record())
-    await two.aclose()
+async def test_compacting_twice_at_once_loses_nothing(sqlite_store: SqliteStore) -> None:
+    """R14: each run is packed by one of them."""
+    runs = [await whole_run(sqlite_store, run_record(), ended_at=1.0) for _ in range(5)]
+    packed = await asyncio.gather(*(sqlite_store.compact_logs(2.0, 10) for _ in range(3)))
+    assert sum(packed) == 5
+    for run in runs:
+        assert len(await whole_log(sqlite_store, run.id)) == 3
+
+
+async def test_many_that_open_a_new_file_at_once_all_get_it(tmp_path: Path) -> None:
+    """R8: the schema is made once, and nobody is told that the file is locked."""
+    for attempt in range(5):
+        stores = await asyncio.gather(*(SqliteStore.open(tmp_path / f"{attempt}.db") for _ in range(6)))
+        kept = await whole_run(stores[0], run_record())
+        for store in stores:
+            assert await store.get_run(kept.id) == kept
+            assert await said_in(store, SESSION) == ["hello", "hi"]
+            await store.aclose()
 
 
 async def test_a_store_that_was_never_closed_does_not_keep_the_program_from_ending(tmp_path: Path) -> None:

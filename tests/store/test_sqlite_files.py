@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.store.store_world import run_record, whole_run
 
 from holdfast.store.sqlite import SqliteStore
+from tests.store.store_world import run_record, whole_run
 
 
 @pytest.fixture(params=[0o000, 0o022, 0o077, 0o177])

@@ -5,19 +5,18 @@ import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from tests.store.store_world import append, run_record, texts, whole_run
-
 from holdfast.events import encode_events
 from holdfast.ids import BEFORE_FIRST, RunId, SessionId
 from holdfast.store.records import RunFilter
 from holdfast.store.sqlite import SqliteStore
 from holdfast.store.sqlite.rows import encode
+from tests.store.store_world import append, run_record, texts, whole_run
 
 RUNS = 10_000
 GENEROUS = 6.0
 """How much slower than on an empty store; a scan of the table would be some hundreds."""
 SLACK_SECONDS = 0.005
-ROUNDS = 15
+ROUNDS = 7
 
 Operation = Callable[[SqliteStore], Awaitable[object]]
 

@@ -4,10 +4,19 @@ import asyncio
 import sqlite3
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
+
+from holdfast.errors import ConfigError, StoreUnavailableError
+from holdfast.events import TextAdded
+from holdfast.ids import BEFORE_FIRST
+from holdfast.store.memory import MemoryStore
+from holdfast.store.sqlite import SqliteStore
+from holdfast.store.urls import open_store
 from tests.store.store_world import (
+    SESSION,
     WAIT_SECONDS,
     an_ending,
     append,
@@ -18,13 +27,6 @@ from tests.store.store_world import (
     whole_log,
     whole_run,
 )
-
-from holdfast.errors import ConfigError, StoreUnavailableError
-from holdfast.events import TextAdded
-from holdfast.ids import BEFORE_FIRST
-from holdfast.store.memory import MemoryStore
-from holdfast.store.sqlite import SqliteStore
-from holdfast.store.urls import open_store
 
 LARGE = "x" * 50_000
 
@@ -127,6 +129,7 @@ async def _refusal(path: Path) -> str:
     with pytest.raises(StoreUnavailableError) as refused:
         await SqliteStore.open(path)
     assert str(path) in str(refused.value)
+    assert "holdfast-store" not in {thread.name for thread in threading.enumerate()}
     return str(refused.value)
 
 
@@ -198,11 +201,13 @@ async def test_damage_inside_the_file_is_named_when_it_is_met(tmp_path: Path) ->
 async def test_a_file_that_was_deleted_under_the_server_is_noticed(tmp_path: Path) -> None:
     """S1: health does not say ok while everything is written to a file that is gone."""
     store = await SqliteStore.open(tmp_path / "holdfast.db")
-    await store.check()
     for file in tmp_path.iterdir():
         file.unlink()
     with pytest.raises(StoreUnavailableError, match="moved or deleted"):
         await store.check()
+    with pytest.raises(StoreUnavailableError, match="cannot be opened"):
+        await store.get_session(SESSION)
+    assert list(tmp_path.iterdir()) == []
     await store.aclose()
 
 

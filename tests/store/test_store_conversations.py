@@ -4,19 +4,6 @@ import asyncio
 
 import msgspec
 import pytest
-from tests.store.store_world import (
-    SESSION,
-    an_ending,
-    append,
-    assistant_says,
-    last_batch,
-    run_record,
-    said_in,
-    said_on_path,
-    started,
-    whole_log,
-    whole_run,
-)
 
 from holdfast.errors import LogConflictError
 from holdfast.ids import CallId, NodeId, RunId, SessionId
@@ -33,6 +20,19 @@ from holdfast.messages import (
 )
 from holdfast.store.port import Store
 from holdfast.store.records import ConversationRecord, RunFilter, SessionRecord
+from tests.store.store_world import (
+    SESSION,
+    an_ending,
+    append,
+    assistant_says,
+    last_batch,
+    run_record,
+    said_in,
+    said_on_path,
+    started,
+    whole_log,
+    whole_run,
+)
 
 NOWHERE = NodeId(999_999)
 

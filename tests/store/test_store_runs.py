@@ -5,20 +5,6 @@ from itertools import pairwise
 
 import msgspec
 import pytest
-from tests.store.store_world import (
-    SESSION,
-    WAIT_SECONDS,
-    an_ending,
-    append,
-    last_batch,
-    run_record,
-    said_in,
-    started,
-    text_of,
-    texts,
-    whole_log,
-    whole_run,
-)
 
 from holdfast.errors import LogConflictError, StoreError, StoreUnavailableError
 from holdfast.events import (
@@ -40,6 +26,20 @@ from holdfast.messages import Usage, user_says
 from holdfast.outcomes import Cancelled, Completed, Failed, Incomplete, Outcome, RequiresAction
 from holdfast.store.port import Store
 from holdfast.store.records import IdempotencyKey, Reserved, RunFilter
+from tests.store.store_world import (
+    SESSION,
+    WAIT_SECONDS,
+    an_ending,
+    append,
+    last_batch,
+    run_record,
+    said_in,
+    started,
+    text_of,
+    texts,
+    whole_log,
+    whole_run,
+)
 
 
 async def test_a_run_is_found_as_it_was_created(store: Store) -> None:
@@ -368,7 +368,7 @@ async def test_a_deleted_run_is_gone_with_its_log_and_its_messages_stay(store: S
 async def test_retention_forgets_old_ended_runs_and_nothing_else(store: Store) -> None:
     """R14: runs that ended before then go, with log, key, response and conversation name."""
     old = [
-        await whole_run(store, run_record(surface="responses", conversation=f"c{n}"), ended_at=n) for n in range(120)
+        await whole_run(store, run_record(surface="responses", conversation=f"c{n}"), ended_at=n) for n in range(60)
     ]
     key = IdempotencyKey(key="old", fingerprint="f")
     keyed = run_record()
@@ -378,7 +378,7 @@ async def test_retention_forgets_old_ended_runs_and_nothing_else(store: Store) -
     recent = await whole_run(store, run_record(surface="responses", conversation="recent"), ended_at=200.0)
     going = run_record(created_at=0.0)
     await store.create_run(going)
-    assert await store.forget_logs(150.0) == 121
+    assert await store.forget_logs(150.0) == 61
     assert await store.forget_logs(150.0) == 0
     assert [run.id for run in await store.list_runs(RunFilter(limit=500))] == [going.id, recent.id]
     assert await whole_log(store, old[7].id) == []
@@ -387,7 +387,7 @@ async def test_retention_forgets_old_ended_runs_and_nothing_else(store: Store) -
     assert await store.get_conversation("recent") is not None
     assert not await store.use_response(old[7].id)
     assert await store.find_key("old") is None
-    assert len(await said_in(store)) == 2 * 122
+    assert len(await said_in(store)) == 2 * 62
 
 
 async def test_a_compacted_log_is_the_same_log(store: Store) -> None:

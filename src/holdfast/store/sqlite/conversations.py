@@ -113,14 +113,20 @@ class SqliteConversations:
         """Is it kept as a response (P4)? Refreshes its place among the most recently used (P11)."""
 
         def use(connection: sqlite3.Connection) -> bool:
-            changed = connection.execute(
+            row = connection.execute(
                 """
-                UPDATE responses SET used = (SELECT max(used) + 1 FROM responses)
-                WHERE run = (SELECT key FROM runs WHERE id = ?)
+                SELECT responses.run, used, (SELECT max(used) FROM responses)
+                FROM responses JOIN runs ON runs.key = responses.run WHERE runs.id = ?
                 """,
                 (run,),
-            )
-            return changed.rowcount > 0
+            ).fetchone()
+            if row is None:
+                return False
+            key, used, newest = row
+            # One that is polled while it runs is the newest already: then nothing is written.
+            if used < newest:
+                connection.execute("UPDATE responses SET used = ? WHERE run = ?", (newest + 1, key))
+            return True
 
         return await self._writer.run(use)
 

@@ -7,16 +7,19 @@ pragmas.
 import os
 import sqlite3
 import stat
+import threading
+import time
 from pathlib import Path
 from typing import Final
+from urllib.parse import quote
 
 from holdfast.errors import StoreUnavailableError
 
-PAGE_BYTES: Final = 4096
 CACHED_STATEMENTS: Final = 256
 """Room for an insert of every size (see log.py) beside everything else."""
 WAL_KEEP_BYTES: Final = 64 * 1024 * 1024
 """A write-ahead log that a long reader has made larger than this is cut back."""
+_AGAIN_SECONDS: Final = 0.01
 _OWNER_ONLY: Final = 0o600
 _COMPANIONS: Final = ("", "-wal", "-shm")
 
@@ -51,7 +54,7 @@ def prepare_file(path: Path) -> None:
         try:
             # Made before SQLite sees it: its -wal and -shm take over the mode of the file they belong to. An existing
             # file is not opened here, since closing it would give up every lock this process has on it.
-            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _OWNER_ONLY))
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, _OWNER_ONLY))
         except FileExistsError:
             if not path.is_file():
                 raise
@@ -75,7 +78,7 @@ def connect_writer(path: Path, *, busy_seconds: float, max_bytes: int | None) ->
     """
     connection = _connect(path, busy_seconds)
     try:
-        mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+        mode = _begin_wal(connection, busy_seconds)
         if mode != "wal":
             raise StoreUnavailableError(
                 f"the store cannot be opened: {path} does not take a write-ahead log (it stays {mode!r}); put it on a "
@@ -94,6 +97,19 @@ def connect_writer(path: Path, *, busy_seconds: float, max_bytes: int | None) ->
     return connection
 
 
+def _begin_wal(connection: sqlite3.Connection, busy_seconds: float) -> str:
+    """Switch to a write-ahead log; the journal's mode afterwards."""
+    deadline = time.monotonic() + busy_seconds
+    while True:
+        try:
+            return str(connection.execute("PRAGMA journal_mode = WAL").fetchone()[0])
+        except sqlite3.OperationalError as error:
+            # Two that open a new file at once get in each other's way, and SQLite does not wait here by itself.
+            if not is_passing(error) or time.monotonic() > deadline:
+                raise
+            threading.Event().wait(_AGAIN_SECONDS)
+
+
 def connect_reader(path: Path, *, busy_seconds: float) -> sqlite3.Connection:
     """A connection that only reads, and may be closed by another thread than the one that used it."""
     connection = _connect(path, busy_seconds, check_same_thread=False)
@@ -102,8 +118,10 @@ def connect_reader(path: Path, *, busy_seconds: float) -> sqlite3.Connection:
 
 
 def _connect(path: Path, busy_seconds: float, *, check_same_thread: bool = True) -> sqlite3.Connection:
+    # `rw`, not `rwc`: where the file is gone, SQLite would make another that everybody can read.
     connection = sqlite3.connect(
-        path,
+        f"file:{quote(os.fsencode(path))}?mode=rw",
+        uri=True,
         timeout=busy_seconds,
         isolation_level=None,  # Transactions begin where we say so.
         check_same_thread=check_same_thread,

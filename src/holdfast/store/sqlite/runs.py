@@ -21,7 +21,8 @@ from holdfast.store.sqlite.writer import Writer
 from holdfast.store.words import PREVIEW_CHARACTERS, make_title
 
 RUNS_PER_DELETION: Final = 50
-"""Retention deletes so many runs at a time, and lets the writer do other work in between."""
+ROWS_PER_DELETION: Final = 5_000
+"""Retention deletes about so much at a time, and lets the writer do other work in between."""
 
 
 class SqliteRunLog:
@@ -140,9 +141,13 @@ class SqliteRunLog:
 
         def forget(connection: sqlite3.Connection) -> int:
             query = "SELECT key, id FROM runs WHERE ended_at < ? ORDER BY ended_at LIMIT ?"
-            found = connection.execute(query, (ended_before, RUNS_PER_DELETION)).fetchall()
-            delete_runs(connection, found)
-            return len(found)
+            deleted = rows = 0
+            for run in connection.execute(query, (ended_before, RUNS_PER_DELETION)).fetchall():
+                rows += delete_runs(connection, [run])
+                deleted += 1
+                if rows >= ROWS_PER_DELETION:
+                    break
+            return deleted
 
         total = 0
         while deleted := await self._writer.run(forget):
@@ -166,26 +171,28 @@ class SqliteRunLog:
         segments = await self._readers.run(lambda connection: pack(connection, run))
 
         def replace(connection: sqlite3.Connection) -> bool:
-            found = connection.execute(
-                "UPDATE runs SET compacted = 1 WHERE id = ? AND ended_at IS NOT NULL AND compacted = 0 RETURNING key",
-                (run,),
-            ).fetchall()
-            for (key,) in found:
-                replace_with_segments(connection, key, segments)
-            return bool(found)
+            query = "SELECT key FROM runs WHERE id = ? AND ended_at IS NOT NULL AND compacted = 0"
+            row = connection.execute(query, (run,)).fetchone()
+            if row is None:
+                return False  # Deleted, or packed by another, in the meantime.
+            replace_with_segments(connection, row[0], segments)
+            connection.execute("UPDATE runs SET compacted = 1 WHERE key = ?", row)
+            return True
 
         return await self._writer.run(replace)
 
 
-def delete_runs(connection: sqlite3.Connection, runs: Iterable[tuple[int, str]]) -> None:
-    """Forget runs, given as (key, id), with all that refers to them but messages."""
+def delete_runs(connection: sqlite3.Connection, runs: Iterable[tuple[int, str]]) -> int:
+    """Forget runs, given as (key, id), with all that refers to them but messages; how long their logs were in rows."""
+    rows = 0
     for key, run in runs:
-        connection.execute("DELETE FROM log WHERE run = ?", (key,))
+        rows += connection.execute("DELETE FROM log WHERE run = ?", (key,)).rowcount
         connection.execute("DELETE FROM requests WHERE run = ?", (key,))
         connection.execute("DELETE FROM responses WHERE run = ?", (key,))
         connection.execute("DELETE FROM idempotency WHERE run = ?", (run,))
         connection.execute("DELETE FROM conversations WHERE run = ? AND NOT kept", (run,))
         connection.execute("DELETE FROM runs WHERE key = ?", (key,))
+    return rows
 
 
 def _find_key(connection: sqlite3.Connection, key: str) -> Reserved | None:

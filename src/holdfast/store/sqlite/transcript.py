@@ -35,7 +35,7 @@ def use_session(connection: Connection, session: SessionId, at: float, *, title:
 
 
 def folded(title: str, session: SessionId) -> str:
-    """What a search for a session looks in; a newline, which no search holds, keeps the two apart."""
+    """What a search for a session looks in; the newline keeps the two apart."""
     return f"{fold(title)}\n{fold(session)}"
 
 

@@ -211,8 +211,9 @@ class Writer:
             self._before_closing()
             if self._connection is not None:
                 # Where this fails nothing is lost: whoever opens the file next goes on from its write-ahead log.
+                # PASSIVE does not wait for other processes; whoever closes last also removes the log.
                 with suppress(sqlite3.Error):
-                    self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+                    self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
                 with suppress(sqlite3.Error):
                     self._connection.close()
                 self._connection = None
