@@ -33,6 +33,8 @@ AFTER_FINISH_SECONDS: Final = 5.0
 """How long the terminator and the usage may take once the finish reason has come. The answer is whole without them."""
 PARTING_SECONDS: Final = 1.0
 """How long the end of a finished body may take; until it comes the connection cannot be used again."""
+MAX_KEPT_READS: Final = 64
+"""How much of a stream is kept to be read again in its other form (U11); a protocol error comes early or never."""
 MAX_ERROR_BYTES: Final = 64 * 1024
 MAX_ANSWER_BYTES: Final = 64 * 1024 * 1024
 
@@ -123,11 +125,11 @@ class HttpUpstream:
                         decoder = lenient.make_lenient_decoder(call)
                         deltas, failure = _advance(decoder, b"".join(kept), over=over)
                         lenient = None
-                    elif deltas:
+                    elif deltas or len(kept) == MAX_KEPT_READS:
                         lenient = None
                 if deltas or decoder.frames != frames:
                     if decoder.done:
-                        whole = failure is None
+                        whole = failure is None and lost is None
                         deltas = self._named(deltas, call)
                     elif decoder.finished:
                         watchdog.allow(min(AFTER_FINISH_SECONDS, settings.stall_seconds), self._silence())

@@ -4,6 +4,7 @@ import asyncio
 import socket
 import struct
 import time
+from pathlib import Path
 
 import anthropic
 import openai
@@ -226,7 +227,11 @@ def test_words_that_are_no_fault_are_answered_with_those_there_are(words: str) -
         parse_fault(words)
 
 
-def test_every_fault_is_described() -> None:
+def test_every_fault_is_described_here_and_in_the_documents() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "testing.md").read_text(encoding="utf-8")
     for name, kind in FAULTS.items():
         assert kind.description
         assert parse_fault(name) == Fault(name)
+        number, default = (kind.number, str(kind.default)) if kind.number else ("–", "–")
+        assert f"| `{name}` | {kind.description} | {number} | {default} |" in page
+    assert page.count("\n| `") == len(FAULTS)
