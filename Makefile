@@ -79,7 +79,7 @@ LOCK = $(UV) pip compile --quiet --upgrade --universal --generate-hashes --no-em
 # The stamps make a second `make serve` start at once. Each follows the one before it, so `make -j` cannot install
 # twice at the same time.
 .uv/bin/uv:
-	$(PYTHON) -m pip install --quiet --disable-pip-version-check --target .uv --upgrade uv==$(UV_VERSION)
+	$(PYTHON) -m pip install --quiet --disable-pip-version-check --root-user-action=ignore --target .uv --upgrade uv==$(UV_VERSION)
 
 .venv/bin/python: | $(UV)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
