@@ -56,13 +56,13 @@ def _outcome(key: int) -> str:
     return "completed" if key % 10 else "failed"
 
 
-async def _median(store: SqliteStore, operation: Operation) -> float:
+async def _best(store: SqliteStore, operation: Operation) -> float:
     took: list[float] = []
     for _ in range(ROUNDS):
         began = time.perf_counter()
         await operation(store)
         took.append(time.perf_counter() - began)
-    return sorted(took)[ROUNDS // 2]
+    return min(took)
 
 
 async def test_a_large_store_is_not_slower_to_use_than_an_empty_one(tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ async def test_a_large_store_is_not_slower_to_use_than_an_empty_one(tmp_path: Pa
         "nothing to forget": lambda store: store.forget_logs(-1.0),
     }
     for name, operation in operations.items():
-        empty, full = await _median(small, operation), await _median(large, operation)
+        empty, full = await _best(small, operation), await _best(large, operation)
         assert full < empty * GENEROUS + SLACK_SECONDS, f"{name}: {empty * 1000:.2f} ms, now {full * 1000:.2f} ms"
     await small.aclose()
     await large.aclose()

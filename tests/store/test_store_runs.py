@@ -367,9 +367,7 @@ async def test_a_deleted_run_is_gone_with_its_log_and_its_messages_stay(store: S
 
 async def test_retention_forgets_old_ended_runs_and_nothing_else(store: Store) -> None:
     """R14: runs that ended before then go, with log, key, response and conversation name."""
-    old = [
-        await whole_run(store, run_record(surface="responses", conversation=f"c{n}"), ended_at=n) for n in range(60)
-    ]
+    old = [await whole_run(store, run_record(surface="responses", conversation=f"c{n}"), ended_at=n) for n in range(60)]
     key = IdempotencyKey(key="old", fingerprint="f")
     keyed = run_record()
     await store.create_run(keyed, key)
