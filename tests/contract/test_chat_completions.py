@@ -8,7 +8,6 @@ from typing import Any
 import openai
 import pytest
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
-from tests.serving import CHAT, KEY, World, asking, serving, serving_parts
 
 from holdfast.api.chat_completions.encode import ChatEncoder
 from holdfast.api.chat_completions.endings import ending_of
@@ -23,6 +22,7 @@ from holdfast.store.memory import MemoryStore
 from holdfast.store.records import RunFilter, SessionRecord
 from holdfast.testing import Fault, Reply, ScriptedCall, ScriptedUpstream, says, tool_call
 from holdfast.upstream.port import ModelCall
+from tests.serving import CHAT, KEY, World, asking, serving, serving_parts
 
 WEATHER = {
     "type": "function",
@@ -529,6 +529,7 @@ BAD_BODIES: dict[str, tuple[Any, str | None, str]] = {
     "half a surrogate": (b'{"messages": "\\ud800"}', None, "Invalid JSON"),
     "empty": (b"", None, "Invalid JSON"),
     "nested too deeply": (b"[" * 100_000, None, "Invalid JSON"),
+    "nested more deeply than anybody means": (b'{"a":' * 300 + b"1" + b"}" * 300, None, "nested"),
     "an array": ([], None, "object"),
     "a number": (7, None, "object"),
     "no messages": ({"model": "x"}, "messages", "missing"),

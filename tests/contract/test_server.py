@@ -12,7 +12,7 @@ from starlette.routing import Route
 
 from holdfast.api.app import ROUTES, make_app
 from holdfast.api.routing import ApiRoute
-from holdfast.config import ProviderSettings, ServerSettings
+from holdfast.config import LimitSettings, ProviderSettings, ServerSettings
 from holdfast.errors import StoreUnavailableError
 from holdfast.server import Server
 from holdfast.store.memory import MemoryStore
@@ -308,6 +308,35 @@ async def test_bad_methods_and_unknown_paths_get_the_envelope() -> None:
         for path in ("/v2", "/v1/chat/completions/", "/v1/runs/../../etc/passwd", "/%00", "/v1/" + "x" * 5000):
             answer = await world.client.raw("GET", path)
             assert (answer.status, answer.error["code"]) == (404, "not_found"), path
+
+
+async def test_a_client_that_leaves_while_it_sends_its_body_starts_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    """S7: half a body is no request, and no error of the server's."""
+    async with serving() as world:
+        host, _, port = world.base_url.removeprefix("http://").partition(":")
+        _, writer = await asyncio.open_connection(host, int(port))
+        writer.write(f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nContent-Length: 500\r\n\r\n".encode() + b'{"messages": [')
+        await writer.drain()
+        writer.close()
+        await writer.wait_closed()
+        assert (await world.client.get("/v1/runs")).json["data"] == []
+    assert not world.provider.requests
+    assert not caplog.records
+
+
+async def test_a_server_at_its_limit_says_when_to_come_back() -> None:
+    """R10: executing runs: 429 with Retry-After; finished runs do not count."""
+    limits = LimitSettings(max_concurrent_runs=1)
+    async with serving([Reply(text="Hi", hold_after=0), Reply(text="Hi")], limits=limits) as world:
+        async with asyncio.TaskGroup() as tasks:
+            first = tasks.create_task(world.client.chat())
+            request = await world.provider.received()
+            refused = await world.client.chat("Another.")
+            request.release()
+        await world.ended(first.result().headers["X-Holdfast-Run-Id"])
+        assert (await world.client.chat("Another.")).status == 200
+    assert (refused.status, refused.error["type"]) == (429, "rate_limit_error")
+    assert int(refused.headers["Retry-After"]) >= 1
 
 
 class BuggyStore(MemoryStore):

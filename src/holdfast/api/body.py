@@ -21,6 +21,10 @@ DRAIN_SECONDS: Final = 5.0
 sending, gets to see the answer instead of a reset."""
 
 
+MAX_DEPTH: Final = 100
+"""What is nested deeper than this could be read and not written again."""
+
+
 class ClientLeftError(Exception):
     """The client went away; nobody reads an answer."""
 
@@ -100,7 +104,14 @@ def parse_object(body: bytes) -> dict[str, Any]:
         raise RequestError("Invalid JSON in the request body: it is nested too deeply.", code="invalid_json") from None
     if not isinstance(parsed, dict):
         raise RequestError("The request body must be a JSON object.", code="invalid_body")
+    if body.count(b"[") + body.count(b"{") > MAX_DEPTH and _is_deeper(parsed, MAX_DEPTH):
+        raise RequestError(f"The request body is nested more than {MAX_DEPTH} levels deep.", code="invalid_body")
     return parsed
+
+
+def _is_deeper(value: Any, levels: int) -> bool:
+    children = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return any(levels == 0 or _is_deeper(child, levels - 1) for child in children if isinstance(child, dict | list))
 
 
 _AT = re.compile(r" - at `\$?\.?(?P<path>.*)`$")

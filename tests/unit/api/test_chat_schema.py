@@ -1,0 +1,109 @@
+"""Reading chat requests: whatever comes is understood or refused by name, and never an accident."""
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast.api.body import parse_object
+from holdfast.api.chat_completions.schema import ChatBody, parse_chat_request
+from holdfast.api.chat_messages import parse_conversation
+from holdfast.errors import RequestError
+from holdfast.messages import AssistantMessage, Text, ToolMessage, UserMessage
+from holdfast.upstream.port import NamedTool
+
+FIELDS = [field.name for field in msgspec.structs.fields(ChatBody)]
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=8,
+)
+kinds = st.sampled_from(["text", "image_url", "input_audio", "refusal", "function", "json_schema", "user", "tool"])
+keyed = st.dictionaries(
+    st.sampled_from(["role", "type", "content", "text", "image_url", "tool_calls", "function", "name", "id", "url"]),
+    kinds | anything,
+    max_size=5,
+)
+messages = st.lists(keyed | anything | st.just({"role": "user", "content": "Hi"}), max_size=3)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.dictionaries(st.sampled_from(FIELDS), anything | keyed | st.lists(keyed, max_size=3), max_size=6), messages)
+def test_a_request_is_understood_or_refused(body: dict[str, Any], said: list[Any]) -> None:
+    """S7: no input makes a 500."""
+    try:
+        parse_chat_request({**body, "messages": said})
+    except RequestError as error:
+        assert error.status == 400
+        assert error.message
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.binary(max_size=60) | st.text(max_size=60).map(lambda text: text.encode("utf-8", "surrogatepass")))
+def test_bytes_are_an_object_or_refused(raw: bytes) -> None:
+    """S7: no input makes a 500."""
+    try:
+        assert isinstance(parse_object(raw), dict)
+    except RequestError as error:
+        assert error.status == 400
+
+
+def test_the_last_user_message_is_the_input_and_the_rest_is_history() -> None:
+    talk = parse_conversation(
+        [
+            {"role": "user", "content": "One?"},
+            {"role": "assistant", "content": "1"},
+            {"role": "system", "content": "Be brief."},
+            {"role": "user", "content": "Two?"},
+        ]
+    )
+    assert talk.system == "Be brief."
+    assert talk.history == (UserMessage(parts=(Text(text="One?"),)), AssistantMessage(parts=(Text(text="1"),)))
+    assert talk.input == (UserMessage(parts=(Text(text="Two?"),)),)
+
+
+def test_tool_results_at_the_end_are_the_input_all_of_them() -> None:
+    calls = [{"id": i, "type": "function", "function": {"name": "f", "arguments": "{}"}} for i in ("a", "b")]
+    talk = parse_conversation(
+        [
+            {"role": "user", "content": "Go."},
+            {"role": "assistant", "tool_calls": calls},
+            {"role": "tool", "tool_call_id": "a", "content": "1"},
+            {"role": "tool", "tool_call_id": "b", "content": None},
+        ]
+    )
+    assert [message.call_id for message in talk.input if isinstance(message, ToolMessage)] == ["a", "b"]
+    assert len(talk.history) == 2
+
+
+def test_the_beginning_of_an_answer_belongs_to_the_input() -> None:
+    talk = parse_conversation([{"role": "user", "content": "Count."}, {"role": "assistant", "content": "One,"}])
+    assert [type(message) for message in talk.input] == [UserMessage, AssistantMessage]
+    assert talk.history == ()
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        ("plain", "plain"),
+        (["bare", "strings"], "bare\nstrings"),
+        ([{"type": "input_text", "text": "a"}, {"type": "output_text", "text": "b"}], "a\nb"),
+    ],
+)
+def test_text_is_read_in_all_the_forms_that_clients_send(content: Any, text: str) -> None:
+    [message] = parse_conversation([{"role": "user", "content": content}]).input
+    assert isinstance(message, UserMessage)
+    assert message.text == text
+
+
+def test_a_tool_may_be_chosen_in_either_spelling() -> None:
+    for choice in ({"type": "function", "function": {"name": "f"}}, {"type": "function", "name": "f"}):
+        body = {"messages": [{"role": "user", "content": "Go."}], "tool_choice": choice}
+        assert parse_chat_request(body).options.tool_choice == NamedTool("f")
+
+
+def test_the_newer_name_of_the_output_limit_wins() -> None:
+    body = {"messages": [{"role": "user", "content": "Go."}], "max_tokens": 5, "max_completion_tokens": 7}
+    assert parse_chat_request(body).options.max_output_tokens == 7
