@@ -636,6 +636,15 @@ async def test_two_responses_of_one_conversation_wait_for_each_other() -> None:
         assert said(world) == [("user", "a"), ("assistant", "One two"), ("user", "b")]
 
 
+async def test_responses_that_come_at_the_same_moment_are_one_conversation() -> None:
+    """P6, R11: five at once, into a name that is new; the last sees all the others."""
+    async with serving([Reply(text=f"{number}.") for number in range(5)]) as world:
+        await asyncio.gather(*(ask(world, f"q{number}", conversation="talk") for number in range(5)))
+        asked = [text for role, text in said(world) if role == "user"]
+        assert sorted(asked) == [f"q{number}" for number in range(5)]
+        assert len(said(world)) == 9
+
+
 async def test_a_conversation_whose_response_was_deleted_starts_afresh() -> None:
     """P6: never 404."""
     async with serving([Reply(text="One."), Reply(text="Two."), Reply(text="Three.")]) as world:
@@ -663,6 +672,10 @@ async def test_truncation_auto_trims_and_otherwise_the_history_is_whole() -> Non
         assert 95 <= len(kept) <= 101
         assert kept[0]["role"] != "tool"
         assert kept[-1]["content"] == "go on"
+        world.provider.add(Reply(text="Four."))
+        await ask(world, [*talk, *_user("go on")], truncation="auto")
+        assert len(sent(world)) <= 100
+        assert (sent(world)[0]["role"], sent(world)[-1]["content"]) == ("user", "go on")
 
 
 async def test_a_named_session_is_continued() -> None:

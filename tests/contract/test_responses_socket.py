@@ -174,6 +174,17 @@ async def test_a_socket_needs_the_key_and_shows_failures_and_silence() -> None:
             assert failed["type"] == "response.failed" and failed["response"]["error"]["message"]
 
 
+async def test_a_connection_ends_when_it_is_too_old(monkeypatch: pytest.MonkeyPatch) -> None:
+    """P3: it says why, and closes; what it was answering is answered first."""
+    monkeypatch.setattr("holdfast.api.responses.socket.CONNECTION_SECONDS", 0.3)
+    async with serving([Reply(text="One two", delay_seconds=0.3)]) as world:
+        async with connected(world) as socket:
+            assert (await socket.turn("x"))[-1]["type"] == "response.completed"
+            event = await socket.next()
+            assert event["error"]["code"] == "websocket_connection_limit_reached"
+            assert (await socket.raw.receive(timeout=5)).type == aiohttp.WSMsgType.CLOSE
+
+
 async def test_the_official_sdk_connects() -> None:
     """P3: its own WebSocket client."""
     async with serving([Reply(text="Hello there.")]) as world:
@@ -209,8 +220,10 @@ async def test_a_conversation_is_compacted_and_goes_on_from_its_summary() -> Non
         kept = said(world)
         assert kept[0] == "I am Ann." and kept[1] == "I like cats." and kept[3] == "Who am I?"
         assert kept[2].endswith("Ann said hello.")
-        listed = (await world.client.get("/v1/runs")).json["data"]
-        assert len(listed) == 2, "compaction keeps no run"
+        async with asyncio.timeout(5):
+            # Compaction keeps no run.
+            while len((await world.client.get("/v1/runs")).json["data"]) != 2:
+                await asyncio.sleep(0.01)
 
 
 @pytest.mark.parametrize(

@@ -83,6 +83,7 @@ def make_envelope(**changes: Any) -> Envelope:
         parameters=parameters,
         client_tools=frozenset({"theirs", "_theirs"}),
         sealed=False,
+        own_events=False,
         beat_seconds=10.0,
         extras_key="holdfast",
     )
@@ -307,6 +308,25 @@ def test_every_outcome_has_its_status_and_its_last_event(outcome: Outcome, statu
     assert (response["error"] is not None) == (status == "failed")
     assert (response["incomplete_details"] is not None) == (status in ("incomplete", "cancelled"))
     assert ("holdfast" in response) == (status != "completed")
+
+
+def test_what_no_schema_knows_is_told_only_to_clients_that_asked() -> None:
+    """P3: approvals, steering, warnings and retries, under names of our own."""
+    batch = Batch(EventNumber(0), 1000.0, LOG)
+    encoder = ResponseEncoder(make_envelope(own_events=True), lambda: 0.0, sse=False)
+    events = [msgspec.json.decode(frame) for frame in (*encoder.begin_frames(), *encoder.encode_frames([batch]))]
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    own = [event for event in events if event["type"].startswith("holdfast:")]
+    assert [event["type"].removeprefix("holdfast:") for event in own] == [
+        "upstream.retried",
+        "tool.started",
+        "approval.asked",
+        "run.warned",
+        "message.added",
+    ]
+    assert own[2]["call_id"] == CALL and own[3]["message"] == "careful"
+    others = [event for event in events if event not in own]
+    assert without_numbers(others) == without_numbers(play([batch]))
 
 
 def test_a_log_that_cannot_be_read_further_ends_as_a_failure() -> None:

@@ -104,28 +104,34 @@ async def _after_response(service: Service, name: str, lane: LanePolicy | None) 
 async def _in_conversation(service: Service, name: str, lane: LanePolicy | None) -> Place:
     session = conversation_session(name)
     active = service.supervisor.active_run(session)
+    record = await service.store.get_conversation(name)
+    tip = record.head if record is not None else None
+    calls, stored = await _read_path(service, tip)
     if active is not None:
         # It is moving. What the input follows is read when its turn comes: then it is the session's newest message.
         live = service.supervisor.live(active)
         echo = live.request.echo if live is not None else {}
-        return Place(
-            session=session,
-            stored_history=True,
-            lane=lane,
-            instructions=_instructions(echo),
-            carried=_carried(echo),
-            calls=None,
-        )
-    record = await service.store.get_conversation(name)
-    head = record.head if record is not None else None
+        return _conversation_place(session, lane, echo, stored=stored, calls=None)
     last = await service.store.get_run(record.run) if record is not None and record.run is not None else None
-    echo = last.echo if last is not None else {}
-    calls, stored = await _read_path(service, head)
+    place = _conversation_place(session, lane, last.echo if last is not None else {}, stored=stored, calls=calls)
+    known = await service.store.get_session(session)
+    if tip == (known.head if known is not None else None):
+        # The same: two requests that come at once must both follow what is newest when their turn comes.
+        return place
+    # A name whose responses are gone begins again, although its session still has the old messages.
+    return msgspec.structs.replace(place, parent=tip, rooted=tip is None)
+
+
+def _conversation_place(
+    session: SessionId,
+    lane: LanePolicy | None,
+    echo: Mapping[str, Any],
+    *,
+    stored: str,
+    calls: frozenset[CallId] | None,
+) -> Place:
     return Place(
         session=session,
-        parent=head,
-        # A name whose responses are gone begins again, although its session still has the old messages.
-        rooted=head is None,
         stored_history=True,
         lane=lane,
         instructions=_instructions(echo),

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 from starlette.requests import HTTPConnection
 
 from holdfast.api.naming import parse_on_disconnect, served_model, session_key
@@ -11,6 +12,7 @@ from holdfast.api.responses.resource import (
     ECHO_BEAT,
     ECHO_CARRIED,
     ECHO_CLIENT_TOOLS,
+    ECHO_OWN,
     ECHO_RESPONSE,
     ECHO_SEALED,
     ECHO_SYSTEM,
@@ -20,9 +22,12 @@ from holdfast.api.responses.stored import resolve_references
 from holdfast.api.service import Service
 from holdfast.errors import RequestError
 from holdfast.ids import make_run_id
+from holdfast.runs.history import TRUNCATED_MESSAGES, trim
 from holdfast.runs.request import RunRequest
 
 ENCRYPTED_REASONING = "reasoning.encrypted_content"
+OWN_EVENTS = "holdfast.events"
+"""With this in `include`, a stream also has events that no schema knows, under names that begin with our own."""
 
 
 async def read_input(service: Service, given: Any) -> ParsedInput:
@@ -52,6 +57,9 @@ async def make_request(service: Service, connection: HTTPConnection, wanted: Wan
     place = await find_place(service, connection, wanted)
     if place.calls is not None:
         check_calls(parsed.messages, place.calls)
+    if wanted.body.truncation == "auto":
+        kept = tuple(trim(list(parsed.messages), TRUNCATED_MESSAGES))
+        parsed = msgspec.structs.replace(parsed, messages=kept)
     return compose(service, connection, wanted, parsed, place)
 
 
@@ -93,6 +101,7 @@ def compose(
             ECHO_RESPONSE: parameters,
             ECHO_CLIENT_TOOLS: [tool.name for tool in wanted.client_tools],
             ECHO_SEALED: ENCRYPTED_REASONING in (body.include or ()),
+            ECHO_OWN: OWN_EVENTS in (body.include or ()),
             ECHO_BEAT: service.settings.server.keepalive_seconds,
             ECHO_SYSTEM: parsed.system,
             ECHO_CARRIED: place.carried,

@@ -106,10 +106,9 @@ class ResponseEncoder:
         self._sse = sse
         self._writer = EventWriter(envelope, starting_after, sse=sse)
         self.fold = envelope.make_fold(self._writer)
-        self._spoke_at = envelope.created_at
-        """When the log last had something to show."""
-        self._beats = 0
-        """How many repetitions there have been since."""
+        self._period = _PERIOD * envelope.beat_seconds
+        self._beat_at = envelope.created_at + self._period
+        """When the next repetition is due: so long after the log last had something to show, or after the last one."""
 
     # As server-sent events
 
@@ -143,17 +142,17 @@ class ResponseEncoder:
         """What these events look like."""
         writer = self._writer
         for batch in batches:
-            while self._beats < self._due(batch.at):
+            while batch.at >= self._beat_at:
                 self._beat()
             before = writer.next
             self.fold.add_batch(batch)
             if writer.next != before:
-                self._spoke_at, self._beats = batch.at, 0
+                self._beat_at = batch.at + self._period
         return writer.take()
 
     def quiet_frames(self) -> list[bytes]:
         """A beat, when one is due."""
-        if self._beats < self._due(self._now() - _MARGIN * self._envelope.beat_seconds):
+        if self._now() - _MARGIN * self._envelope.beat_seconds >= self._beat_at:
             self._beat()
         return self._writer.take()
 
@@ -163,9 +162,6 @@ class ResponseEncoder:
         self._writer.ended(self.fold)
         return self._writer.take()
 
-    def _due(self, at: float) -> int:
-        return int((at - self._spoke_at) / (_PERIOD * self._envelope.beat_seconds))
-
     def _beat(self) -> None:
-        self._beats += 1
+        self._beat_at += self._period
         self._writer.tell("response.in_progress", {"response": render_response(self._envelope, self.fold)})

@@ -8,6 +8,8 @@ No I/O, no clock. Sits on the vocabulary and `items`.
 from dataclasses import dataclass, field
 from typing import Any, Protocol, assert_never
 
+import msgspec
+
 from holdfast.api.responses.items import (
     Item,
     Kind,
@@ -43,6 +45,7 @@ from holdfast.events import (
     TurnStarted,
     UpstreamRetried,
     Warned,
+    event_name,
 )
 from holdfast.ids import CallId, RunId
 from holdfast.messages import Metadata, Usage
@@ -154,8 +157,18 @@ class ResponseFold:
         *,
         client_tools: frozenset[str] = frozenset(),
         sealed: bool = False,
+        own_events: str | None = None,
         listener: Listener | None = None,
     ) -> None:
+        """A fold of one run's log.
+
+        Args:
+            run: whose.
+            client_tools: the names of the client's own tools.
+            sealed: show the `encrypted_content` of reasoning.
+            own_events: the prefix of events that no schema knows; None: these are left out.
+            listener: who is told of every change.
+        """
         self.run = run
         self.items: list[FoldedItem] = []
         self.model = ""
@@ -164,6 +177,7 @@ class ResponseFold:
         self.ended_at: float | None = None
         self._client_tools = client_tools
         self._sealed = sealed
+        self._own_events = own_events
         self._listener = listener
         self._message: MessageItem | None = None
         self._reasoning: ReasoningItem | None = None
@@ -205,6 +219,7 @@ class ResponseFold:
             case TurnCut():
                 self._close_words("incomplete")
             case ToolCallDropped():
+                self._tell_own(event)
                 for call in [call for call in self._calls.values() if call.call_id == event.call_id]:
                     self._close_call(call, "incomplete")
             case ToolFinished():
@@ -214,13 +229,16 @@ class ResponseFold:
                 self._calls.clear()
             case FellBack():
                 self.model = event.to_model
+                self._tell_own(event)
             case RunEnded():
                 self._end(event, at)
-            case ToolStarted() | ApprovalAsked() | ApprovalAnswered() | UpstreamRetried():
-                pass
             case Steered() | Warned():
-                # The closed set of items has no word for these; the runs API shows them.
                 self._close_words("completed")
+                self._tell_own(event)
+            case ToolStarted() if self._is_hidden(event.name):
+                pass
+            case ToolStarted() | ApprovalAsked() | ApprovalAnswered() | UpstreamRetried():
+                self._tell_own(event)
             case _:
                 assert_never(event)
 
@@ -373,3 +391,10 @@ class ResponseFold:
     def _tell_part(self, name: str, item: FoldedItem, fields: dict[str, Any]) -> None:
         if self._listener is not None:
             self._listener.tell(name, {"item_id": item.id, "output_index": item.index, **fields})
+
+    def _tell_own(self, event: Event) -> None:
+        """What the closed set of events has no word for: told in the log's own words, to clients that asked."""
+        if self._listener is not None and self._own_events is not None:
+            fields: dict[str, Any] = msgspec.to_builtins(event)
+            fields.pop("type")
+            self._listener.tell(f"{self._own_events}:{event_name(event)}", fields)

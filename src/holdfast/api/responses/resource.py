@@ -32,6 +32,8 @@ ECHO_CLIENT_TOOLS: Final = "client_tools"
 """The names of the client's own tools: calls of these are left open."""
 ECHO_SEALED: Final = "sealed"
 """The client asked for `reasoning.encrypted_content`."""
+ECHO_OWN: Final = "own_events"
+"""The client asked for events that no schema knows."""
 ECHO_BEAT: Final = "beat_seconds"
 """How often the stream shows a sign of life in silence."""
 ECHO_SYSTEM: Final = "system"
@@ -50,6 +52,7 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
     parameters: dict[str, Any]
     client_tools: frozenset[str]
     sealed: bool
+    own_events: bool
     beat_seconds: float
     extras_key: str
 
@@ -60,7 +63,13 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
 
     def make_fold(self, listener: Listener | None = None) -> ResponseFold:
         """The fold that makes this response's output."""
-        return ResponseFold(self.run, client_tools=self.client_tools, sealed=self.sealed, listener=listener)
+        return ResponseFold(
+            self.run,
+            client_tools=self.client_tools,
+            sealed=self.sealed,
+            own_events=self.extras_key if self.own_events else None,
+            listener=listener,
+        )
 
 
 def envelope_of_live(live: LiveRun, extras_key: str) -> Envelope:
@@ -81,6 +90,7 @@ def _envelope(run: RunId, created_at: float, model: str, echo: Mapping[str, Any]
         parameters=echo.get(ECHO_RESPONSE, {}),
         client_tools=frozenset(echo.get(ECHO_CLIENT_TOOLS, ())),
         sealed=bool(echo.get(ECHO_SEALED, False)),
+        own_events=bool(echo.get(ECHO_OWN, False)),
         beat_seconds=float(echo.get(ECHO_BEAT, 15.0)),
         extras_key=extras_key,
     )
