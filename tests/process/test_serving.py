@@ -78,7 +78,8 @@ class Process:
         client.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
         got = b""
         while b"first" not in got:
-            assert (chunk := client.recv(65536)), f"closed after {got!r}"
+            chunk = client.recv(65536)
+            assert chunk, f"closed after {got!r}"
             got += chunk
         assert b"server:" not in got.lower()
         return client
