@@ -24,8 +24,8 @@ base_url = "{url}"
 api_key = "k"
 [stream]
 retries = 1
-stall_seconds = 0.3
-first_byte_seconds = 0.3
+stall_seconds = 1.0
+first_byte_seconds = 2.0
 [limits]
 max_concurrent_runs = 2000
 [agent]

@@ -10,10 +10,10 @@ from typing import Any
 
 import aiohttp
 import msgspec
-from tests.serving import CHAT, Client, ServerProcess, asking, running_server
 
 from holdfast.events import TextAdded
 from holdfast.testing import Reply, ScriptedProvider
+from tests.serving import CHAT, Client, ServerProcess, asking, running_server
 
 CONFIG = """
 model = "scripted/m"

@@ -6,18 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.runs_world import (
-    FEW,
-    World,
-    asks_for,
-    calls_tool,
-    ended,
-    open_store,
-    open_world,
-    read_all,
-    read_batches,
-    read_until,
-)
 
 from holdfast.clock import SystemClock
 from holdfast.config import AgentSettings, LimitSettings
@@ -47,6 +35,18 @@ from holdfast.runs.recovery import recover
 from holdfast.store.port import Store
 from holdfast.store.records import RunRecord
 from holdfast.testing.upstream import says
+from tests.runs_world import (
+    FEW,
+    World,
+    asks_for,
+    calls_tool,
+    ended,
+    open_store,
+    open_world,
+    read_all,
+    read_batches,
+    read_until,
+)
 
 
 @pytest.fixture(params=["memory", "sqlite"])

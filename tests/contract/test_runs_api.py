@@ -6,10 +6,10 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.serving import CHAT, Answer, Client, World, asking, serving
 
 from holdfast.config import AgentSettings
 from holdfast.testing import Fault, Reply, tool_call
+from tests.serving import CHAT, Answer, Client, World, asking, serving
 
 SLOW = Reply(text=("one ", "two ", "three"), hold_after=2)
 

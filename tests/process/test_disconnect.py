@@ -8,10 +8,10 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.crashing import CONFIG
-from tests.serving import CHAT, Client, asking, running_server
 
 from holdfast.testing import Fault, Reply, ScriptedProvider
+from tests.crashing import CONFIG
+from tests.serving import CHAT, Client, asking, running_server
 
 GENEROUS_SECONDS = 1.0
 """It takes milliseconds; the bound is for a machine that is busy with other things."""

@@ -4,10 +4,9 @@ import asyncio
 import sys
 from pathlib import Path
 
+from holdfast.testing import Fault, Reply, ScriptedProvider
 from tests.crashing import CONFIG
 from tests.serving import CHAT, Answer, Client, asking, running_server
-
-from holdfast.testing import Fault, Reply, ScriptedProvider
 
 
 async def test_sigterm_lets_one_answer_finish_and_cuts_the_other_honestly(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.runs_world import FEW, ScriptedTools, calls_tool
 
 from holdfast.clock import SystemClock
 from holdfast.config import AgentSettings, LimitSettings
@@ -24,6 +23,7 @@ from holdfast.runs.subscription import Subscription
 from holdfast.runs.supervisor import Supervisor
 from holdfast.store.memory import MemoryStore
 from holdfast.upstream.port import ModelCall
+from tests.runs_world import FEW, ScriptedTools, calls_tool
 
 Step = Sequence[Delta] | UpstreamError
 

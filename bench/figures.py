@@ -1,0 +1,167 @@
+"""The measurements: each returns figures for one contender, so that contenders can be interleaved."""
+
+import asyncio
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from bench.contenders import HOLDFAST, SERVER_CORE, Contender, free_port
+from bench.load import get_json, make_request, open_stream, read_stream
+
+PATH = "/v1/chat/completions"
+TOLERATED = ("openai SDK + Starlette", "LiteLLM proxy")
+
+
+def asking(contender: Contender, model: str, **fields: object) -> bytes:
+    return make_request(PATH, contender.prefix + model, contender.key, **fields)
+
+
+async def throughput(contender: Contender, streams: int, chunks: int) -> dict[str, float]:
+    """CPU per 1,000 chunks and chunks a second, with so many streams at once."""
+    request = asking(contender, f"flood-{chunks}")
+    cpu, began = contender.cpu_seconds, time.perf_counter()
+    done = await asyncio.gather(*(read_stream(contender.port, request) for _ in range(streams)))
+    seconds, cpu = time.perf_counter() - began, contender.cpu_seconds - cpu
+    total = sum(stream.chunks for stream in done)
+    if total != streams * chunks:
+        # The raw relay and Holdfast must be whole; that others lose streams under load is a finding, not an error.
+        assert contender.name in TOLERATED, f"{contender.name}: {total} of {streams * chunks} chunks came"
+    return {"cpu_per_1000": cpu / total * 1000, "chunks_per_second": total / seconds}
+
+
+async def first_token(contender: Contender, times: int) -> list[float]:
+    """Seconds to the first token, one stream at a time."""
+    request = asking(contender, "flood-1")
+    streams = [await read_stream(contender.port, request) for _ in range(times)]
+    return [stream.first - stream.began for stream in streams]
+
+
+async def two_hundred(contender: Contender) -> float:
+    """Seconds for 200 chunks."""
+    began = time.perf_counter()
+    stream = await read_stream(contender.port, asking(contender, "flood-200"))
+    return time.perf_counter() - began
+
+
+async def upstream_close(contender: Contender, provider: Contender, model: str, times: int) -> list[float]:
+    """Seconds from a killed client to its upstream connection closed; inf when it stays open for 5 s."""
+    waits = []
+    for number in range(times):
+        user = f"{contender.name.split()[0]}-{model}-{number}-{time.monotonic_ns()}"
+        stream = await open_stream(contender.port, asking(contender, model, user=user), stamps=model != "silent")
+        while not stream.chunks:
+            await asyncio.sleep(0.001)
+        killed = time.monotonic()
+        stream.kill()
+        closed = None
+        while closed is None and time.monotonic() - killed < 5:
+            await asyncio.sleep(0.01)
+            closed = await get_json(provider.port, f"/closed/{user}")
+        waits.append(float(closed) - killed if isinstance(closed, float | int) else float("inf"))
+    return waits
+
+
+async def paced_delay(contender: Contender, streams: int, a_second: int, seconds: int) -> dict[str, float]:
+    """Delay of chunks that come one at a time, many streams at once."""
+    request = asking(contender, f"paced-{a_second}-{a_second * seconds}")
+    cpu = contender.cpu_seconds
+    opened = []
+    for _ in range(streams):
+        # Spread over a second, as real streams are: all at the same instant measures the burst, not the load.
+        opened.append(asyncio.ensure_future(read_stream(contender.port, request, stamps=True)))
+        await asyncio.sleep(1 / streams)
+    done = await asyncio.gather(*opened)
+    # The first half second of each is its start; what is wanted is the delay while it lives.
+    delays = sorted(delay for stream in done for delay in stream.delays[a_second // 2 :])
+    total = sum(stream.chunks for stream in done)
+    return {
+        "p50": quantile(delays, 0.5),
+        "p99": quantile(delays, 0.99),
+        "cpu_us_per_chunk": (contender.cpu_seconds - cpu) / total * 1e6,
+        "cpu_share": (contender.cpu_seconds - cpu) / seconds,
+    }
+
+
+async def idle_memory(contender: Contender, streams: int) -> float:
+    """Bytes of memory for a stream that is open and silent."""
+    warm = [await open_stream(contender.port, asking(contender, "silent")) for _ in range(50)]
+    await asyncio.sleep(0.5)
+    before = contender.memory_bytes
+    opened = [await open_stream(contender.port, asking(contender, "silent")) for _ in range(streams)]
+    while not all(stream.chunks for stream in opened):
+        await asyncio.sleep(0.05)
+    await asyncio.sleep(0.5)
+    grown = contender.memory_bytes - before
+    for stream in (*warm, *opened):
+        stream.transport.close()
+    await asyncio.sleep(1)
+    return grown / streams
+
+
+def start_to_healthy(url: str, times: int) -> tuple[float, float]:
+    """Median seconds from starting the process to its first good answer, and idle memory in bytes."""
+    seconds, memory = [], 0
+    for _ in range(times):
+        with tempfile.TemporaryDirectory() as folder:
+            config, port = Path(folder) / "holdfast.toml", free_port()
+            config.write_text(HOLDFAST.format(url=url))
+            command = ["taskset", "-c", str(SERVER_CORE), sys.executable, "-m", "holdfast", "serve"]
+            began = time.perf_counter()
+            running = subprocess.Popen(
+                [*command, "--config", str(config), "--port", str(port)],
+                env={**os.environ, "HOLDFAST_DATA_DIR": folder, "HOLDFAST_OLLAMA": "off"},
+                stdout=subprocess.DEVNULL,
+            )
+            while True:
+                try:
+                    with socket.create_connection(("127.0.0.1", port), 1) as sock:
+                        sock.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+                        if sock.recv(100).startswith(b"HTTP/1.1 200"):
+                            break
+                except OSError:
+                    time.sleep(0.002)
+            seconds.append(time.perf_counter() - began)
+            time.sleep(0.5)
+            memory = Contender("", port, running.pid).memory_bytes
+            running.terminate()
+            running.wait()
+    return statistics.median(seconds), memory
+
+
+async def replay(contender: Contender, chunks: int) -> tuple[float, float]:
+    """Events a second when a whole stored log is read, and seconds to the first event of its last hundred."""
+    request = asking(contender, f"flood-{chunks}", stream=True)
+    stream = await read_stream(contender.port, request)
+    assert stream.chunks == chunks
+    runs = await get_json(contender.port, "/v1/runs?limit=1")
+    run = runs["data"][0]  # type: ignore[index]
+    began = time.perf_counter()
+    whole = await _read_events(contender.port, run["id"], -1)
+    seconds = time.perf_counter() - began
+    began = time.perf_counter()
+    await _read_events(contender.port, run["id"], run["events"] - 100)
+    return whole / seconds, time.perf_counter() - began
+
+
+async def _read_events(port: int, run: str, after: int) -> int:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=2**20)
+    writer.write(f"GET /v1/runs/{run}/events?after={after} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+    events, tail = 0, b""
+    while b"event: run.ended" not in tail:
+        data = await reader.read(2**18)
+        joined = tail + data
+        events += joined.count(b"\nevent: ") - tail.count(b"\nevent: ")
+        tail = joined[-64:]
+    writer.close()
+    return events
+
+
+def quantile(values: list[float], share: float) -> float:
+    """Of sorted or unsorted values."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
