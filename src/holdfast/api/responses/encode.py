@@ -9,7 +9,8 @@ from typing import Any, Final
 
 import msgspec
 
-from holdfast.api.responses.fold import MessageItem, ResponseFold
+from holdfast.api.responses.fold import ResponseFold
+from holdfast.api.responses.outputs import MessageItem
 from holdfast.api.responses.resource import Envelope, render_response, status_of, terminal_event
 from holdfast.api.sse import KEEPALIVE
 from holdfast.errors import HoldfastError

@@ -10,7 +10,8 @@ from typing import Any, Final, Literal, assert_never
 import msgspec
 
 from holdfast.api.extras import extras_of
-from holdfast.api.responses.fold import Listener, MessageItem, ResponseFold
+from holdfast.api.responses.fold import Listener, ResponseFold
+from holdfast.api.responses.outputs import MessageItem
 from holdfast.ids import RunId, response_id
 from holdfast.messages import Usage
 from holdfast.outcomes import (

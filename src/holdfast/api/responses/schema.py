@@ -263,7 +263,8 @@ def repeat_parameters(wanted: Wanted, *, instructions: str | None, previous_resp
         "truncation": body.truncation or "disabled",
         "store": wanted.is_stored,
         "background": bool(body.background),
-        "service_tier": body.service_tier if body.service_tier not in (None, "auto") else "default",
+        # Whatever was asked for: there is but one.
+        "service_tier": "default",
         "user": body.user,
         "safety_identifier": body.safety_identifier,
         "prompt_cache_key": body.prompt_cache_key,

@@ -11,21 +11,22 @@ from contextlib import aclosing
 from typing import Any, Final
 
 import msgspec
-from starlette.websockets import WebSocket
+from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from holdfast.api.body import parse_object
 from holdfast.api.problems import Problem, problem_of
-from holdfast.api.responses.chain import Place
+from holdfast.api.responses.chain import Place, join_texts
 from holdfast.api.responses.create import compose, make_request, read_input
 from holdfast.api.responses.encode import ResponseEncoder
 from holdfast.api.responses.input import check_calls
-from holdfast.api.responses.resource import envelope_of_live
+from holdfast.api.responses.resource import ECHO_CARRIED, ECHO_RESPONSE, ECHO_SYSTEM, envelope_of_live
 from holdfast.api.responses.schema import Wanted, parse_create
 from holdfast.api.service import Service, service_of
 from holdfast.errors import HoldfastError, LimitReachedError, RequestError
 from holdfast.ids import CallId, make_session_id, response_id
 from holdfast.messages import AssistantMessage, Message
 from holdfast.runs.request import RunRequest
+from holdfast.runs.supervisor import Started
 from holdfast.runs.transcript import Transcript
 
 logger = logging.getLogger(__name__)
@@ -78,17 +79,20 @@ class Connection:
                     self._waiting.put_nowait(message.get("text") or message.get("bytes") or "")
 
     async def _work(self) -> None:
-        loop = asyncio.get_running_loop()
-        until = loop.time() + CONNECTION_SECONDS
-        while True:
-            try:
-                async with asyncio.timeout_at(until):
-                    data = await self._waiting.get()
-            except TimeoutError:
-                await self._send_problem(_TOO_OLD)
-                await self._websocket.close(1000, "connection limit reached")
-                return
-            await self._turn(data.encode() if isinstance(data, str) else data)
+        until = asyncio.get_running_loop().time() + CONNECTION_SECONDS
+        try:
+            while True:
+                try:
+                    async with asyncio.timeout_at(until):
+                        data = await self._waiting.get()
+                except TimeoutError:
+                    await self._send_problem(_TOO_OLD)
+                    await self._websocket.close(1000, "connection limit reached")
+                    return
+                await self._turn(data.encode() if isinstance(data, str) else data)
+        except WebSocketDisconnect:
+            # Whoever reads is about to be told, too.
+            return
 
     async def _turn(self, data: bytes) -> None:
         previous: str | None = None
@@ -104,7 +108,7 @@ class Connection:
 
     async def _answer(self, wanted: Wanted) -> None:
         request = await self._make_request(wanted)
-        started = await self._service.supervisor.start(request)
+        started = await self._start(request)
         transcript = Transcript()
         async with started.subscription as subscription:
             live = self._service.supervisor.live(request.run)
@@ -125,6 +129,17 @@ class Connection:
                 await self._send(encoder.fail_frames(error))
         if not wanted.is_stored:
             self._remember(request, transcript)
+
+    async def _start(self, request: RunRequest) -> Started:
+        """Begin a run; if the client leaves while it is being saved, let it begin, so that it ends in order."""
+        starting = asyncio.get_running_loop().create_task(self._service.supervisor.start(request), name=request.run)
+        try:
+            return await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            await asyncio.wait([starting])
+            if starting.exception() is None:
+                starting.result().subscription.leave()
+            raise
 
     async def _make_request(self, wanted: Wanted) -> RunRequest:
         remembered = self._remembered
@@ -149,8 +164,8 @@ class Connection:
         self._remembered = Remembered(
             id=response_id(request.run),
             messages=(*request.history, *request.input, *transcript.messages()),
-            instructions=echo["response"]["instructions"],
-            system="\n\n".join(text for text in (echo["carried_system"], echo["system"]) if text),
+            instructions=echo[ECHO_RESPONSE]["instructions"],
+            system=join_texts(echo[ECHO_CARRIED], echo[ECHO_SYSTEM]),
         )
 
     async def _send(self, frames: Sequence[bytes]) -> None:
