@@ -12,15 +12,27 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from holdfast.api.chat_completions.encode import ChatEncoder
 from holdfast.api.chat_completions.endings import ending_of
 from holdfast.api.dialects import DIALECTS
-from holdfast.config import AgentSettings, ServerSettings
+from holdfast.config import AgentSettings, ServerSettings, Settings
 from holdfast.errors import StoreUnavailableError
-from holdfast.events import Batch, Delta, Event, RunEnded, TextAdded, ToolFinished, ToolStarted
+from holdfast.events import (
+    Answered,
+    ArgumentsAdded,
+    Batch,
+    Delta,
+    Event,
+    RunEnded,
+    TextAdded,
+    ToolCallBegan,
+    ToolFinished,
+    ToolStarted,
+)
 from holdfast.ids import CallId, EventNumber, RunId, SessionId
 from holdfast.messages import Usage
 from holdfast.outcomes import Cancelled, Completed, Failed, Incomplete, Outcome, RequiresAction
 from holdfast.store.memory import MemoryStore
 from holdfast.store.records import RunFilter, SessionRecord
 from holdfast.testing import Fault, Reply, ScriptedCall, ScriptedUpstream, says, tool_call
+from holdfast.testing.upstream import Step
 from holdfast.upstream.port import ModelCall
 from tests.serving import CHAT, KEY, World, asking, serving, serving_parts
 
@@ -294,16 +306,21 @@ async def test_quiet_gaps_send_comments_that_end_in_one_newline(tmp_path: Path) 
     assert (answer.text, answer.finish) == ("It says alpha.", "stop")
 
 
-async def test_events_that_are_not_shown_do_not_count_as_a_sign_of_life(tmp_path: Path) -> None:
-    """C7: while a server tool's arguments arrive the client sees nothing, so it gets comments."""
-    arguments = '{"path": "a.txt", "content": "' + "x" * 40 + '"}'
-    call = ScriptedCall(name="write_file", arguments=arguments)
-    script = [Reply(calls=(call,), delay_seconds=0.12), Reply(text="Written.")]
-    server = ServerSettings(keepalive_seconds=0.2)
-    async with serving(script, agent=with_files(tmp_path), server=server) as world:
-        answer = await world.client.chat(stream=True)
-    assert answer.body.partition(b'"status":"running"')[0].count(b": keepalive\n") >= 1
-    assert answer.text == "Written."
+async def test_events_that_are_not_shown_do_not_count_as_a_sign_of_life() -> None:
+    """C7: while a server tool's arguments arrive the client sees nothing, so its gap goes on."""
+    call: list[Delta] = [
+        ToolCallBegan(index=0, call_id=CallId("c"), name="nothing"),
+        ArgumentsAdded(index=0, text="{}"),
+    ]
+    turn: list[Step] = [0.3, call, 0.6, [Answered(finish="tool_calls", model="scripted")]]
+    settings = Settings(
+        model="scripted", agent=AgentSettings(prompt="", tools=()), server=ServerSettings(keepalive_seconds=0.4)
+    )
+    async with serving_parts(upstream=ScriptedUpstream([turn, says("Done.")]), settings=settings) as client:
+        answer = await client.chat(stream=True)
+    # One at 0.4 s and one at 0.8 s; counted from the last event there would be one, at 0.7 s.
+    assert answer.body.partition(b"Done.")[0].count(b": keepalive\n") >= 2
+    assert answer.text == "Done."
 
 
 async def test_tool_activity_is_a_chunk_with_an_empty_delta_and_a_vendor_key(tmp_path: Path) -> None:
@@ -734,12 +751,12 @@ async def test_a_repeated_stream_is_replayed_from_its_start() -> None:
 
 async def test_a_key_is_known_after_a_restart(tmp_path: Path) -> None:
     """C15: after a restart the answer is still there."""
-    async with serving([Reply(text="Once.")], data_dir=tmp_path) as world:
-        first = await world.client.chat(headers={"Idempotency_Key": "k-1"})
-    async with serving([], data_dir=tmp_path) as world:
-        second = await world.client.chat(headers={"Idempotency_Key": "k-1"})
-    assert second.headers["Idempotency-Replayed"] == "true"
-    assert first.body == second.body
+    async with serving([Reply(text="Once.")] * 2, data_dir=tmp_path) as world:
+        first = [await world.client.chat(stream=stream, headers={"Idempotency_Key": f"{stream}"}) for stream in (0, 1)]
+    async with serving([], data_dir=tmp_path, model="scripted/another") as world:
+        second = [await world.client.chat(stream=stream, headers={"Idempotency_Key": f"{stream}"}) for stream in (0, 1)]
+    assert [answer.headers["Idempotency-Replayed"] for answer in second] == ["true", "true"]
+    assert [answer.body for answer in first] == [answer.body for answer in second]
 
 
 async def test_another_body_under_the_same_key_is_a_conflict() -> None:
