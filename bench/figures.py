@@ -44,7 +44,7 @@ async def first_token(contender: Contender, times: int) -> list[float]:
 async def two_hundred(contender: Contender) -> float:
     """Seconds for 200 chunks."""
     began = time.perf_counter()
-    stream = await read_stream(contender.port, asking(contender, "flood-200"))
+    await read_stream(contender.port, asking(contender, "flood-200"))
     return time.perf_counter() - began
 
 

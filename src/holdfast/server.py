@@ -146,9 +146,7 @@ def _tool_sets(settings: Settings, store: Store, environment: Mapping[str, str],
             max_seconds=agent.tool_seconds,
             max_output_bytes=agent.max_tool_output_bytes,
         ),
-        "web": WebTools(
-            allow_private_hosts=agent.allow_private_hosts, max_output_bytes=agent.max_tool_output_bytes
-        ),
+        "web": WebTools(allow_private_hosts=agent.allow_private_hosts, max_output_bytes=agent.max_tool_output_bytes),
         "memory": MemoryTools(store),
         "mcp": mcp,
     }

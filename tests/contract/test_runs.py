@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from holdfast.clock import SystemClock
@@ -34,7 +35,7 @@ from holdfast.outcomes import Cancelled, Completed, Failed, Incomplete, Requires
 from holdfast.runs.recovery import recover
 from holdfast.store.port import Store
 from holdfast.store.records import RunRecord
-from holdfast.testing.upstream import says
+from holdfast.testing.upstream import Step, says
 from tests.runs_world import (
     FEW,
     World,
@@ -264,7 +265,7 @@ async def test_readers_join_at_any_point_and_see_the_same_to_the_end(store: Stor
     """R7: first what was missed, then live; nothing twice, nothing missing."""
     gate = asyncio.Event()
     text = [[TextAdded(text=f"{i} ")] for i in range(50)]
-    turn = [*text[:25], gate, *text[25:], [Answered(finish="stop", model="m", usage=FEW)]]
+    turn: list[Step] = [*text[:25], gate, *text[25:], [Answered(finish="stop", model="m", usage=FEW)]]
     async with open_world(store, [turn]) as world:
         started = await world.start()
         first = await read_until(started.subscription, TextAdded)
@@ -283,7 +284,7 @@ async def test_a_reader_far_behind_a_live_run_reads_the_store_then_goes_live(sto
     """R7: memory stays bounded, and a slow reader misses nothing."""
     gate = asyncio.Event()
     flood = [[TextAdded(text="x") for _ in range(100)] for _ in range(60)]
-    turn = [*flood, gate, [Answered(finish="stop", model="m", usage=FEW)]]
+    turn: list[Step] = [*flood, gate, [Answered(finish="stop", model="m", usage=FEW)]]
     async with open_world(store, [turn]) as world:
         started = await world.start()
         live = world.supervisor.live(started.run)
@@ -370,7 +371,7 @@ async def test_executing_runs_are_limited_and_finished_ones_do_not_count(store: 
 @pytest.mark.parametrize("limit", ["run_seconds", "idle_seconds"])
 async def test_time_limits_cancel_with_timeout(store: Store, limit: str) -> None:
     """R10: wall-clock time and idle time."""
-    async with open_world(store, [[asyncio.Event()]], limits=LimitSettings(**{limit: 0.05})) as world:
+    async with open_world(store, [[asyncio.Event()]], limits=msgspec.convert({limit: 0.05}, LimitSettings)) as world:
         events = await world.run()
         assert outcome_of(events).reason == "timeout"
         assert limit in outcome_of(events).message
@@ -493,7 +494,7 @@ async def test_a_message_that_no_turn_has_seen_is_still_saved(store: Store) -> N
 
 async def test_a_call_cut_off_in_its_arguments_is_dropped_and_the_user_told(store: Store) -> None:
     """U13: never executed; warned live and in the saved message; a receipt in the log."""
-    turn = [
+    turn: list[Step] = [
         [TextAdded(text="Writing.")],
         [ToolCallBegan(index=0, call_id=CallId("c"), name="echo"), ArgumentsAdded(index=0, text='{"te')],
         TransportLostError("connection reset"),
@@ -514,7 +515,7 @@ async def test_a_call_cut_off_in_its_arguments_is_dropped_and_the_user_told(stor
 
 async def test_text_that_was_cut_stands_bare_and_nothing_is_tried_again(store: Store) -> None:
     """U12: the partial is kept, the outcome says so; U13: no warning where only text had arrived."""
-    turn = [[ReasoningAdded(text="hm")], [TextAdded(text="Once upon")], TransportLostError("gone")]
+    turn: list[Step] = [[ReasoningAdded(text="hm")], [TextAdded(text="Once upon")], TransportLostError("gone")]
     async with open_world(store, [turn]) as world:
         events = await world.run()
         assert outcome_of(events) == Incomplete(reason="stream_interrupted", message="gone")
@@ -569,7 +570,7 @@ async def test_an_exception_inside_the_agent_is_a_failure_with_its_message(store
         def raising(*_: object) -> str:
             raise ValueError("label broke")
 
-        world.tools.label = raising  # type: ignore[method-assign]
+        world.tools.label = raising  # type: ignore[assignment, method-assign]
 
     async with open_world(store, [asks_for(("echo", "{}"))]) as world:
         broken(world)
