@@ -7,6 +7,7 @@ Does nothing when the sources have not changed since the last build. The build h
 """
 
 import argparse
+import contextlib
 import gzip
 import hashlib
 import os
@@ -14,9 +15,15 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
+
+try:
+    import fcntl
+except ImportError:  # Windows has no such locks
+    fcntl = None  # type: ignore[assignment]
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 SOURCE: Final = ROOT / "ui"
@@ -47,15 +54,23 @@ def build_page(*, force: bool = False) -> bool:
         if (TARGET / "index.html").is_file():
             return False  # a source archive that brings the built page
         raise PageError("There is no ui/ folder here, and no built page either.")
-    digest = source_digest()
-    if not force and STAMP.is_file() and STAMP.read_text(encoding="utf-8") == digest:
+    if not force and is_current():
         return False
-    environment = _environment_with_node()
-    _install_modules(environment)
-    _run(["npm", "run", "build", "--silent"], environment)
-    _compress()
-    STAMP.write_text(digest, encoding="utf-8")
-    return True
+    with _alone():
+        if not force and is_current():
+            return False  # somebody else has built it while we waited
+        digest = source_digest()
+        environment = _environment_with_node()
+        _install_modules(environment)
+        _run(["npm", "run", "build", "--silent"], environment)
+        _compress()
+        STAMP.write_text(digest, encoding="utf-8")
+        return True
+
+
+def is_current() -> bool:
+    """Is the page built from the sources as they are now?"""
+    return STAMP.is_file() and STAMP.read_text(encoding="utf-8") == source_digest()
 
 
 def source_digest() -> str:
@@ -65,6 +80,16 @@ def source_digest() -> str:
         digest.update(path.relative_to(SOURCE).as_posix().encode() + b"\0")
         digest.update(path.read_bytes() + b"\0")
     return digest.hexdigest()
+
+
+@contextlib.contextmanager
+def _alone() -> Iterator[None]:
+    """One build at a time: two would take each other's modules away."""
+    name = hashlib.sha256(str(ROOT).encode()).hexdigest()[:16]
+    with (Path(tempfile.gettempdir()) / f"holdfast-page-{name}.lock").open("a") as lock:
+        if fcntl is not None:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def _sources() -> Iterator[Path]:
@@ -159,7 +184,7 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="only say whether the built page is current")
     arguments = parser.parse_args()
     if arguments.check:
-        current = STAMP.is_file() and STAMP.read_text(encoding="utf-8") == source_digest()
+        current = is_current()
         print("The page is current." if current else "The page is not built, or ui/ has changed since.")
         return 0 if current else 1
     try:

@@ -115,6 +115,20 @@ describe("the fold of a run's events", () => {
     ]);
   });
 
+  it("keeps calls of different turns apart though they have the same id", () => {
+    const done: Bare = { type: "tool.finished", call_id: "c1", name: "write_file", output: "1", seconds: 1 };
+    const view = fold(
+      EMPTY,
+      log(...started, began, args("{1}"), answered, done, { type: "turn.started", turn: 1, model: "" }, began, args("{2}"), answered, {
+        ...done, output: "2",
+      } as Bare),
+    );
+    expect(view.items).toMatchObject([
+      { call: "c1", arguments: "{1}", output: "1" },
+      { call: "c1", arguments: "{2}", output: "2" },
+    ]);
+  });
+
   it("shows a steering message where it came, and the text after it as a part of its own", () => {
     const view = fold(
       EMPTY,

@@ -29,22 +29,22 @@ export class Api {
     return this.http.json(`/v1/sessions?${query({ search, offset, limit })}`);
   }
   session(id: string, signal?: AbortSignal): Promise<Session> {
-    return this.http.json(`/v1/sessions/${id}`, { signal });
+    return this.http.json(`/v1/sessions/${encodeURIComponent(id)}`, { signal });
   }
   createSession(body: { title?: string; metadata?: Record<string, unknown> }): Promise<Session> {
     return this.http.json("/v1/sessions", { method: "POST", body });
   }
   updateSession(id: string, body: { title?: string; metadata?: Record<string, unknown> }): Promise<Session> {
-    return this.http.json(`/v1/sessions/${id}`, { method: "PATCH", body });
+    return this.http.json(`/v1/sessions/${encodeURIComponent(id)}`, { method: "PATCH", body });
   }
   deleteSession(id: string): Promise<unknown> {
-    return this.http.json(`/v1/sessions/${id}`, { method: "DELETE" });
+    return this.http.json(`/v1/sessions/${encodeURIComponent(id)}`, { method: "DELETE" });
   }
   forkSession(id: string, body: { at?: number; title?: string } = {}): Promise<Session> {
-    return this.http.json(`/v1/sessions/${id}/fork`, { method: "POST", body });
+    return this.http.json(`/v1/sessions/${encodeURIComponent(id)}/fork`, { method: "POST", body });
   }
   async messages(id: string, signal?: AbortSignal): Promise<Message[]> {
-    return (await this.http.json<List<Message>>(`/v1/sessions/${id}/messages`, { signal })).data;
+    return (await this.http.json<List<Message>>(`/v1/sessions/${encodeURIComponent(id)}/messages`, { signal })).data;
   }
 
   runs(filter: RunFilter, signal?: AbortSignal): Promise<List<Run>> {

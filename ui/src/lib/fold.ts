@@ -142,7 +142,7 @@ class Draft {
       case "tool_call.began":
         view.firstToken ??= event.at;
         view.calls = { ...view.calls, [event.index]: event.call_id };
-        this.#tool(event.call_id, event.name, event.at, number);
+        this.#card(event.call_id, event.name, event.at, number); // some providers use the same ids in every turn
         return;
       case "tool_call.arguments_added": {
         const call = view.calls[event.index];
@@ -254,10 +254,13 @@ class Draft {
     this.items.push({ kind: "notice", key: `n${number}`, level, text });
   }
 
-  /** The card of a call, made when it is first heard of. */
+  /** The newest card of a call, made when it is first heard of. */
   #tool(call: string, name: string, at: number, number: number): ToolItem {
     const known = this.items.findLast((item): item is ToolItem => item.kind === "tool" && item.call === call);
-    if (known) return this.#own(known);
+    return known ? this.#own(known) : this.#card(call, name, at, number);
+  }
+
+  #card(call: string, name: string, at: number, number: number): ToolItem {
     const tool: ToolItem = {
       kind: "tool",
       key: `c${number}`,

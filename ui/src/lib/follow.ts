@@ -2,8 +2,8 @@
  * Reading a run's events: over any number of broken connections, each event once, to the end (R7, T3).
  * The caller says how a connection is opened after event N; this module knows when to open the next one.
  */
-import { isAbort, UnreachableError } from "./http";
-import { SseDecoder } from "./sse";
+import { ApiError, UnreachableError } from "./http";
+import { type Frame, SseDecoder } from "./sse";
 import type { Numbered, RunEvent } from "./wire";
 
 /** Longer than the server's keepalive: a connection this quiet is dead, even if nobody said so. */
@@ -41,7 +41,7 @@ export async function follow(
       if (ended) return;
     } catch (error) {
       if (signal.aborted) throw signal.reason;
-      if (!(error instanceof UnreachableError || error instanceof TypeError || isAbort(error))) throw error;
+      if (!(error instanceof UnreachableError || error instanceof TypeError)) throw error;
     }
     follower.connected(false);
     await pause(wait * (0.75 + Math.random() / 2), signal);
@@ -78,8 +78,11 @@ export async function readEvents(
   }
 }
 
-function parse({ id, data }: { id: string; data: string }): Numbered {
-  return { number: Number(id), event: JSON.parse(data) as RunEvent };
+function parse({ id, data }: Frame): Numbered {
+  const event = JSON.parse(data) as RunEvent;
+  // What has no number is not in the log: the server says that it cannot read on.
+  if (id === "") throw new ApiError(500, (event.type === "run.ended" && event.outcome.message) || "The log cannot be read.");
+  return { number: Number(id), event };
 }
 
 /** Waits, but not after the network is back or the person is: then at once. */

@@ -39,7 +39,8 @@ export class Painter {
     const began = performance.now();
     if (!this.#text.startsWith(this.#settled)) this.#reset();
     let open = this.#text.slice(this.#settled.length);
-    const settled = this.#done ? open.length : settledLength(open);
+    // What is done may still grow later, when a replay moves on; so nothing is settled that could then look different.
+    const settled = this.#done ? 0 : settledLength(open);
     if (settled > 0) {
       const source = open.slice(0, settled);
       this.#tail.before(renderMarkdown(source));

@@ -1,6 +1,7 @@
 /** Server-sent events from a byte stream: bytes in, frames out. Does no I/O of its own. */
 
 export interface Frame {
+  /** Empty when this very frame has none. */
   id: string;
   event: string;
   data: string;
@@ -41,5 +42,6 @@ export class SseDecoder {
     if (this.#data.length) frames.push({ id: this.#id, event: this.#event, data: this.#data.join("\n") });
     this.#data = [];
     this.#event = "";
+    this.#id = "";
   }
 }

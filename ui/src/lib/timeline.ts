@@ -32,8 +32,10 @@ export function timeline(events: readonly Numbered[]): Timeline {
   const spans: Span[] = [];
   const marks: Mark[] = [];
   const growth: [number, number][] = [[0, 0]];
+  /** Those that run. */
   const tools = new Map<string, Span>();
   let turn: Span | null = null;
+  let rows = 0;
   let characters = 0;
   let seconds = 0;
   for (const { event, number } of events) {
@@ -41,12 +43,11 @@ export function timeline(events: readonly Numbered[]): Timeline {
     seconds = Math.max(seconds, at);
     const mark = (label: string, tone: Mark["tone"]) => marks.push({ at, number, label, tone });
     const tool = (call: string, name: string): Span => {
-      let span = tools.get(call);
-      if (!span) {
-        span = { kind: "tool", label: name, from: at, to: null, tone: "plain", row: tools.size + 1 };
-        tools.set(call, span);
-        spans.push(span);
-      }
+      const open = tools.get(call);
+      if (open) return open;
+      const span: Span = { kind: "tool", label: name, from: at, to: null, tone: "plain", row: ++rows };
+      tools.set(call, span);
+      spans.push(span);
       return span;
     };
     switch (event.type) {
@@ -77,6 +78,7 @@ export function timeline(events: readonly Numbered[]): Timeline {
       case "tool.finished": {
         const span = tool(event.call_id, event.name);
         span.to = at;
+        tools.delete(event.call_id); // the id may come again in another turn
         if (event.failed || event.executed) span.tone = "failed";
         break;
       }
@@ -110,5 +112,5 @@ export function timeline(events: readonly Numbered[]): Timeline {
         break;
     }
   }
-  return { began, seconds, spans, marks, growth, rows: tools.size + 1 };
+  return { began, seconds, spans, marks, growth, rows: rows + 1 };
 }

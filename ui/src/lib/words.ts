@@ -131,6 +131,11 @@ export function number(n: number): string {
   return n.toLocaleString("en");
 }
 
+/** The beginning of a Markdown text in one line, without its marks. */
+export function preview(text: string): string {
+  return text.slice(0, 400).replace(/```\w*|[*_`#>|~]+/g, " ").replace(/\s+/g, " ").trim().slice(0, 160);
+}
+
 const DAY_SECONDS = 86_400;
 
 /** Under which heading a session is listed. */

@@ -13,6 +13,7 @@ import { textOf } from "./chat.svelte";
 export const FEWEST = 2;
 export const MOST = 4;
 const STOP_MILLISECONDS = 1000;
+const VERDICT_MILLISECONDS = 5000;
 
 /** One question in one pane, and its answer. */
 export class Turn extends LiveRun {
@@ -29,7 +30,6 @@ export class Pane {
   turns = $state.raw<Turn[]>([]);
   going = $state(false);
   problem = $state("");
-  #run = "";
   #reading: AbortController | null = null;
 
   constructor(model: string) {
@@ -42,35 +42,34 @@ export class Pane {
     const turn = new Turn(content);
     this.turns = [...this.turns, turn];
     Object.assign(this, { going: true, problem: "" });
-    this.#run = "";
     try {
       if (this.session === null && base !== null) this.session = (await api.forkSession(base, {})).id;
       reading.signal.throwIfAborted();
       const response = await api.attachRun({ content, session: this.session, model: this.model }, reading.signal);
-      this.#run = response.headers.get("X-Holdfast-Run-Id") ?? "";
-      this.session = response.headers.get("X-Holdfast-Session-Id") ?? this.session;
       if (!(await turn.read(response, reading.signal))) await this.#verdict(turn);
     } catch (error) {
-      if (reading.signal.aborted || isAbort(error)) await this.#verdict(turn);
+      if (reading.signal.aborted || isAbort(error) || turn.view.run) await this.#verdict(turn);
       else this.problem = sentence(error);
     } finally {
+      this.session ??= turn.view.session || null;
       this.going = false;
     }
+  }
+
+  /** The run that goes on now; empty until the server has named it. */
+  get #run(): string {
+    return this.turns.at(-1)?.view.run ?? "";
   }
 
   /** The stream broke before the end was told. The log knows how it ended; without it we only know that it did. */
   async #verdict(turn: Turn): Promise<void> {
     const lost = { outcome: "cancelled", reason: "client_disconnect" } as const;
-    if (!this.#run) {
-      turn.view = { ...turn.view, outcome: lost };
-      return;
-    }
     const again = new LiveRun(turn.view);
     try {
-      await again.follow(this.#run, AbortSignal.timeout(5000));
-      turn.view = again.view;
+      if (turn.view.run) await again.follow(turn.view.run, AbortSignal.timeout(VERDICT_MILLISECONDS));
+      turn.view = again.view.outcome ? again.view : { ...again.view, outcome: lost };
     } catch (error) {
-      console.info(`How ${this.#run} ended could not be read.`, error);
+      console.info(`How ${turn.view.run} ended could not be read.`, error);
       turn.view = { ...turn.view, outcome: lost };
     }
   }
@@ -79,8 +78,8 @@ export class Pane {
   async stop(): Promise<void> {
     if (!this.going) return;
     const reading = this.#reading;
-    const late = setTimeout(() => reading?.abort(), this.#run ? STOP_MILLISECONDS : 0);
-    if (!this.#run) return;
+    if (!this.#run) return reading?.abort();
+    const late = setTimeout(() => reading?.abort(), STOP_MILLISECONDS);
     try {
       await api.stop(this.#run);
       clearTimeout(late);

@@ -1,0 +1,336 @@
+"""The chat in a real browser (T3), and that nothing a model writes can act in it (S6)."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from playwright.async_api import Browser, expect
+
+from holdfast.testing import Fault, RecordedRequest, Reply, tool_call
+from tests.browser.browsing import browsing
+
+pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
+
+NUMBERS = tuple(f"{n} " for n in range(400))
+SLOW = Reply(text=NUMBERS, delay_seconds=0.01)
+MARKDOWN = """Here is **bold** and a table:
+
+| a | b |
+|---|--:|
+| 1 | 2 |
+
+```python
+def hold(fast: int) -> int:
+    return fast
+```
+
+See [the manual](https://example.org/manual).
+"""
+
+
+def numbers_in(text: str) -> list[int]:
+    return [int(word) for word in text.split() if word.isdecimal()]
+
+
+async def test_an_answer_streams_in_with_its_reasoning_folded_and_its_markdown_drawn(
+    tmp_path: Path, browser: Browser
+) -> None:
+    """T3: text, table, highlighted code, reasoning, link; the session is listed and has its own address."""
+    reply = Reply(reasoning="Let me think.", text=MARKDOWN)
+    async with browsing(tmp_path, browser, [reply]) as it:
+        await it.ask("Show me")
+        await it.finished()
+        answer = it.answers.last
+        await expect(answer.get_by_role("table")).to_contain_text("1")
+        await expect(answer.locator("strong")).to_have_text("bold")
+        await expect(answer.locator(".hljs-keyword").first).to_have_text("def")
+        link = answer.get_by_role("link", name="the manual")
+        await expect(link).to_have_attribute("rel", "noopener noreferrer")
+        await expect(link).to_have_attribute("target", "_blank")
+        await expect(answer.get_by_text("Let me think.")).to_have_count(0)
+        await answer.get_by_text("Thought").click()
+        await expect(answer.get_by_text("Let me think.")).to_be_visible()
+        await expect(it.page.get_by_role("region", name="Chats").get_by_role("link", name="Show me")).to_be_visible()
+        assert "#/chat/session_" in it.page.url
+        await expect(answer.locator("[data-outcome]")).to_have_count(0)
+
+
+async def test_the_copy_button_copies_the_code_and_nothing_else(tmp_path: Path, browser: Browser) -> None:
+    """T3: what is copied is the code as the model wrote it."""
+    async with browsing(tmp_path, browser, [Reply(text=MARKDOWN)]) as it:
+        await it.context.grant_permissions(["clipboard-read", "clipboard-write"])
+        await it.ask("Show me")
+        await it.finished()
+        await it.answers.last.get_by_role("button", name="Copy").click()
+        await expect(it.answers.last.get_by_role("button", name="Copied")).to_be_visible()
+        copied = await it.page.evaluate("navigator.clipboard.readText()")
+        assert copied == "def hold(fast: int) -> int:\n    return fast\n"
+
+
+async def test_stop_ends_the_run_closes_the_upstream_and_says_what_was_kept(tmp_path: Path, browser: Browser) -> None:
+    """T3: Escape stops; the upstream is closed; the answer says that it is not complete."""
+    async with browsing(tmp_path, browser, [SLOW]) as it:
+        await it.ask("Count")
+        await expect(it.answers.last).to_contain_text("10 ")
+        asked = await it.provider.received()
+        await it.page.keyboard.press("Escape")
+        await asked.closed(5)
+        await it.finished()
+        badge = it.answers.last.locator("[data-outcome=cancelled]")
+        await expect(badge).to_contain_text("Stopped.")
+        await expect(badge).to_contain_text("What had arrived is kept")
+        kept = await it.answers.last.inner_text()
+        await it.page.reload()
+        await expect(it.answers.last).to_have_text(kept, use_inner_text=True)
+
+
+async def test_stop_before_the_first_token_works_too(tmp_path: Path, browser: Browser) -> None:
+    """T3: while the model has said nothing yet."""
+    async with browsing(tmp_path, browser, [Reply(fault=Fault("stall_before_headers"))]) as it:
+        await it.ask("Anybody?")
+        asked = await it.provider.received()
+        await it.stop_button.click()
+        await asked.closed(5)
+        await expect(it.answers.last.locator("[data-outcome=cancelled]")).to_contain_text("Nothing had arrived yet")
+
+
+async def test_a_tool_has_a_card_with_its_arguments_its_output_and_how_long_it_took(
+    tmp_path: Path, browser: Browser
+) -> None:
+    """T3: one card per call; after a reload it is still there."""
+    script = [Reply(calls=(tool_call("read_file", path="README.md"),)), Reply(text="It is a project.")]
+    async with browsing(tmp_path, browser, script) as it:
+        await it.ask("What is this?")
+        await it.finished()
+        card = it.tool("read_file")
+        await expect(card).to_contain_text("README.md")
+        await expect(card).to_contain_text("done ·")
+        await card.locator("summary").click()
+        await expect(card).to_contain_text('"path": "README.md"')
+        await expect(card).to_contain_text("# A project")
+        await it.page.reload()
+        await expect(it.tool("read_file")).to_have_attribute("data-state", "done")
+        await expect(it.answers.last).to_contain_text("It is a project.")
+
+
+async def test_a_call_that_was_cut_off_is_shown_as_not_carried_out(tmp_path: Path, browser: Browser) -> None:
+    """T3: U13 on the page: the card warns, the answer says why it is not complete, and offers to go on."""
+    call = tool_call("write_file", path="notes.txt", content="x" * 60)
+    script = [Reply(text="I will write it.", calls=(call,), fault=Fault("cut_tool_call")), Reply(text="Going on.")]
+    async with browsing(tmp_path, browser, script) as it:
+        await it.ask("Write it down")
+        card = it.tool("write_file")
+        await expect(card).to_have_attribute("data-state", "dropped")
+        await expect(card).to_contain_text("The action was not carried out")
+        await expect(it.answers.last).to_contain_text("Stream stalled mid tool-call (write_file)")
+        await expect(it.answers.last.locator("[data-outcome=incomplete]")).to_contain_text("Not finished.")
+        await it.page.reload()
+        await expect(it.tool("write_file")).to_have_attribute("data-state", "dropped")
+        await it.answers.last.get_by_role("button", name="Continue").click()
+        await expect(it.answers.last).to_contain_text("Going on.")
+    assert not (tmp_path / "workspace" / "notes.txt").exists()
+
+
+async def test_a_failure_says_what_the_provider_said_and_offers_to_try_again(tmp_path: Path, browser: Browser) -> None:
+    """T3: the provider's own words, and Retry sends the same question."""
+    async with browsing(tmp_path, browser, [Reply(fault=Fault("status", 401)), Reply(text="Now it works.")]) as it:
+        await it.ask("Hello?")
+        badge = it.answers.last.locator("[data-outcome=failed]")
+        await expect(badge).to_contain_text("Incorrect API key provided.")
+        await badge.get_by_role("button", name="Retry").click()
+        await expect(it.answers.last).to_contain_text("Now it works.")
+        assert it.provider.requests[1].prompt == "Hello?"
+
+
+async def test_a_reload_in_the_middle_of_an_answer_goes_on_with_it(tmp_path: Path, browser: Browser) -> None:
+    """T3: nothing twice, nothing missing, one upstream call, and Stop is there."""
+    async with browsing(tmp_path, browser, [SLOW]) as it:
+        await it.ask("Count")
+        await expect(it.answers.last).to_contain_text("30 ")
+        await it.page.reload()
+        await expect(it.page.locator(".asked")).to_have_text("Count")
+        await expect(it.stop_button).to_be_visible()
+        await it.page.reload()
+        await expect(it.answers.last).to_contain_text("399")
+        await it.finished()
+        assert numbers_in(await it.answers.last.inner_text()) == list(range(400))
+        assert len(it.provider.requests) == 1
+        await expect(it.answers.locator("[data-outcome]")).to_have_count(0)
+
+
+async def test_closing_the_tab_does_not_stop_the_answer(tmp_path: Path, browser: Browser) -> None:
+    """T3: it is whole when somebody comes back."""
+    async with browsing(tmp_path, browser, [Reply(text=NUMBERS, delay_seconds=0.002)]) as it:
+        await it.ask("Count")
+        await expect(it.answers.last).to_contain_text("5 ")
+        address = it.page.url
+        await it.page.close()
+        asked = await it.provider.received()
+        async with asyncio.timeout(10):
+            while asked.answered_at is None:
+                await asyncio.sleep(0.02)
+        it.page = await it.context.new_page()
+        await it.page.goto(address)
+        await expect(it.answers.last).to_contain_text("399")
+        assert numbers_in(await it.answers.last.inner_text()) == list(range(400))
+
+
+async def test_a_network_that_goes_and_comes_back_loses_nothing(tmp_path: Path, browser: Browser) -> None:
+    """T3: the page says so, and goes on where it was."""
+    async with browsing(tmp_path, browser, [SLOW]) as it:
+        cut = CutConnections()
+        await it.page.add_init_script(cut.script)
+        await it.page.reload()
+        await it.ask("Count")
+        await expect(it.answers.last).to_contain_text("20 ")
+        await it.context.set_offline(True)
+        await it.page.evaluate("cutConnections()")
+        await expect(it.answers.last).to_contain_text("Connection lost. The run goes on")
+        await expect(it.page.get_by_text("The server cannot be reached.")).to_be_visible()
+        await it.context.set_offline(False)
+        await it.finished()
+        assert numbers_in(await it.answers.last.inner_text()) == list(range(400))
+        await expect(it.page.get_by_text("The server cannot be reached.")).to_have_count(0)
+        assert len(it.provider.requests) == 1
+
+
+class CutConnections:
+    """What a lost network does to a stream that is already open; `set_offline` only stops new ones."""
+
+    script = """
+      const real = window.fetch;
+      const open = new Set();
+      window.fetch = async (...args) => {
+        const response = await real(...args);
+        if (!response.body) return response;
+        let cut;
+        const body = response.body.pipeThrough(new TransformStream({ start: (c) => { cut = c; open.add(c); } }));
+        return new Response(body, { status: response.status, headers: response.headers });
+      };
+      window.cutConnections = () => {
+        for (const c of open) try { c.error(new TypeError("network error")); } catch {}
+      };
+    """
+
+
+async def test_a_message_sent_while_the_answer_runs_reaches_the_model(tmp_path: Path, browser: Browser) -> None:
+    """T3: steering: it joins the run, and the next turn hears it."""
+
+    def respond(request: RecordedRequest) -> Reply:
+        if len(it.provider.requests) == 1:
+            return Reply(text=NUMBERS[:60], delay_seconds=0.02, calls=(tool_call("list_files", path="."),))
+        return Reply(text="Shorter, then.")
+
+    async with browsing(tmp_path, browser, respond) as it:
+        await it.ask("Count")
+        await expect(it.answers.last).to_contain_text("5 ")
+        steering = it.page.get_by_role("textbox", name="Message to the running answer")
+        await steering.fill("shorter please")
+        await it.page.get_by_role("button", name="Add", exact=True).click()
+        await it.finished()
+        await expect(it.answers.last).to_contain_text("shorter please")
+        await expect(it.answers.last).to_contain_text("Shorter, then.")
+        assert "shorter please" in it.provider.requests[1].raw.decode()
+
+
+async def test_an_approval_is_answered_in_place(tmp_path: Path, browser: Browser) -> None:
+    """T3: the call is shown with its arguments; approve carries it out, deny does not."""
+    script = [
+        Reply(calls=(tool_call("write_file", path="yes.txt", content="1"),)),
+        Reply(calls=(tool_call("write_file", path="no.txt", content="2"),)),
+        Reply(text="Done with both."),
+    ]
+    async with browsing(tmp_path, browser, script, agent='approval = "ask"') as it:
+        await it.ask("Write two files")
+        question = it.page.get_by_role("group", name="Approval for write_file")
+        await expect(question).to_contain_text('"path": "yes.txt"')
+        await question.get_by_role("button", name="Approve").click()
+        await expect(question).to_contain_text('"path": "no.txt"')
+        await it.page.reload()
+        await question.get_by_role("button", name="Deny").click()
+        await expect(it.answers.last).to_contain_text("Done with both.")
+        states = await it.page.locator("[data-tool=write_file]").evaluate_all(
+            "cards => cards.map(c => c.dataset.state)"
+        )
+        assert states == ["done", "denied"]
+    assert (tmp_path / "workspace" / "yes.txt").exists()
+    assert not (tmp_path / "workspace" / "no.txt").exists()
+
+
+HOSTILE = """<img src=x onerror="window.hacked = 1"> <script>window.hacked = 2</script>
+<svg onload="window.hacked = 3"> <iframe srcdoc="<script>parent.hacked = 4</script>"></iframe>
+[click](javascript:window.hacked=5) <a href="javascript:window.hacked=6">x</a> <style>body { display: none }</style>
+![tracker](https://evil.example/pixel.png) <base href="https://evil.example/"> <form action="https://evil.example/">
+| <img src=x onerror="window.hacked=7"> |
+|---|
+| <details open ontoggle="window.hacked=8"> |
+
+```html"><img src=x onerror="window.hacked=9">
+<script>window.hacked = 10</script>
+```
+"""
+
+
+async def test_an_answer_full_of_hostile_html_does_nothing(tmp_path: Path, browser: Browser) -> None:
+    """S6: nothing runs, nothing is loaded from elsewhere; text, reasoning, tool output and titles alike."""
+    script = [
+        Reply(reasoning=HOSTILE, text=HOSTILE, calls=(tool_call("read_file", path=HOSTILE),)),
+        Reply(text=HOSTILE),
+    ]
+    async with browsing(tmp_path, browser, script) as it:
+        await it.ask(HOSTILE)
+        await it.finished()
+        for summary in await it.page.locator(".answer summary").all():
+            await summary.click()
+        for link in await it.answers.last.get_by_role("link").all():
+            assert (await link.get_attribute("href") or "").startswith("https://")
+        await it.page.reload()
+        await expect(it.answers.last).to_contain_text("window.hacked = 2")
+        assert await it.page.evaluate("window.hacked") is None
+        assert await it.page.locator("main iframe, main script, main form[action], main style").count() == 0
+        await expect(it.box).to_be_visible()
+
+
+async def test_pictures_are_pasted_and_sent_along(tmp_path: Path, browser: Browser) -> None:
+    """T3: a pasted picture becomes part of the message, scaled to what models look at."""
+    async with browsing(tmp_path, browser, [Reply(text="A square.")]) as it:
+        await it.box.focus()
+        await it.page.evaluate(
+            """async () => {
+              const canvas = Object.assign(document.createElement("canvas"), { width: 3000, height: 300 });
+              canvas.getContext("2d").fillRect(0, 0, 3000, 300);
+              const blob = await new Promise((done) => canvas.toBlob(done));
+              const data = new DataTransfer();
+              data.items.add(new File([blob], "x.png", { type: "image/png" }));
+              document.activeElement.dispatchEvent(new ClipboardEvent("paste", { clipboardData: data, bubbles: true }));
+            }"""
+        )
+        await expect(it.page.get_by_role("img", name="Picture 1")).to_be_visible()
+        await it.ask("What is it?")
+        await expect(it.answers.last).to_contain_text("A square.")
+        parts = it.provider.requests[0].body["messages"][-1]["content"]
+        assert [part["type"] for part in parts] == ["text", "image_url"]
+        assert parts[1]["image_url"]["url"].startswith("data:image/jpeg;base64,")
+        width = await it.page.locator(".asked img").evaluate("image => image.naturalWidth")
+        assert width == 1568
+
+
+async def test_thousands_of_tokens_come_in_without_holding_up_the_page(tmp_path: Path, browser: Browser) -> None:
+    """T3: at far over a thousand tokens a second no frame waits long, and the text is whole."""
+    words = tuple(f"{n} " + ("\n\n" if n % 40 == 39 else "") for n in range(6000))
+    async with browsing(tmp_path, browser, [Reply(text=words, delay_seconds=0.0005)]) as it:
+        await it.page.evaluate(
+            """() => {
+              window.longest = 0;
+              let last = performance.now();
+              const frame = (now) => { window.longest = Math.max(window.longest, now - last); last = now;
+                requestAnimationFrame(frame); };
+              requestAnimationFrame((now) => { last = now; frame(now); });
+            }"""
+        )
+        await it.ask("Count")
+        await expect(it.stop_button).to_be_visible()
+        await expect(it.stop_button).to_have_count(0, timeout=30_000)
+        assert numbers_in(await it.answers.last.inner_text()) == list(range(6000))
+        # A stall is what is looked for, not a late frame on a busy machine.
+        assert await it.page.evaluate("window.longest") < 1000

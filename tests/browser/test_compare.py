@@ -1,0 +1,121 @@
+"""Compare in a real browser (T4)."""
+
+from pathlib import Path
+
+import pytest
+from playwright.async_api import Browser, Locator, expect
+
+from holdfast.testing import Fault, RecordedRequest, Reply
+from tests.browser.browsing import Browsing, browsing
+
+pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
+
+SILENT = Reply(text=("Half ", "an answer"), fault=Fault("stall", 2))
+
+
+def pane(it: Browsing, number: int) -> Locator:
+    return it.page.locator(".pane").nth(number - 1)
+
+
+def request_of(it: Browsing, model: str) -> RecordedRequest:
+    return next(request for request in it.provider.requests if request.model == model)
+
+
+async def ask_three(it: Browsing) -> None:
+    await it.page.get_by_role("button", name="Add a pane").click()
+    await expect(it.page.locator(".pane")).to_have_count(3)
+    await it.ask("Which is best?")
+    await it.provider.received(3)
+
+
+async def test_stopping_a_silent_pane_closes_its_upstream_at_once_and_leaves_the_others_alone(
+    tmp_path: Path, browser: Browser
+) -> None:
+    """T4: while no byte moves; the partial is kept; the others finish; each says how it ended and what it took."""
+
+    def respond(request: RecordedRequest) -> Reply:
+        return SILENT if request.model == "m-2" else Reply(text="Whole.", hold_after=0)
+
+    async with browsing(tmp_path, browser, respond, place="#/compare") as it:
+        await ask_three(it)
+        await expect(pane(it, 2)).to_contain_text("Half an answer")
+        began = await it.page.evaluate("performance.now()")
+        await it.page.get_by_role("button", name="Stop pane 2").click()
+        await request_of(it, "m-2").closed(1)
+        await expect(pane(it, 2).locator("[data-outcome=cancelled]")).to_contain_text("What had arrived is kept")
+        assert await it.page.evaluate("performance.now()") - began < 5000
+        for model in ("m-1", "m-3"):
+            assert request_of(it, model).closed_at is None
+            request_of(it, model).release()
+        for number in (1, 3):
+            await expect(pane(it, number)).to_contain_text("Whole.")
+            await expect(pane(it, number).get_by_text("First token")).to_be_visible()
+            await expect(pane(it, number).locator("dl")).to_contain_text("7")
+            await expect(pane(it, number).locator("[data-outcome]")).to_have_count(0)
+
+
+async def test_closing_a_pane_cancels_its_upstream_and_keeps_the_partial(tmp_path: Path, browser: Browser) -> None:
+    """T4: the run is saved as cancelled with its text."""
+    async with browsing(tmp_path, browser, lambda _: SILENT, place="#/compare") as it:
+        await ask_three(it)
+        await expect(pane(it, 3)).to_contain_text("Half an answer")
+        await it.page.get_by_role("button", name="Close pane 3").click()
+        await request_of(it, "m-3").closed(1)
+        await expect(it.page.locator(".pane")).to_have_count(2)
+        assert request_of(it, "m-1").closed_at is None
+        await it.page.goto(f"{it.server.base_url}/#/runs")
+        row = it.page.get_by_role("row").filter(has_text="scripted/m-3")
+        await expect(row).to_contain_text("Stopped")
+        await expect(row).to_contain_text("Half an answer")
+
+
+async def test_leaving_the_page_cancels_every_pane(tmp_path: Path, browser: Browser) -> None:
+    """T4: each pane is attached to this tab, also before the first byte."""
+    mute = Reply(fault=Fault("stall_before_headers"))
+    async with browsing(tmp_path, browser, lambda _: mute, place="#/compare") as it:
+        await it.ask("Anybody?")
+        await it.provider.received(2)
+        await it.page.close()
+        for request in it.provider.requests:
+            await request.closed(2)
+
+
+async def test_every_pane_begins_with_the_same_context_and_one_becomes_the_chat(
+    tmp_path: Path, browser: Browser
+) -> None:
+    """T4: from a chat, in copies of it; the copy that is picked goes on, the chat itself is as it was."""
+    replies = {"m-1": Reply(text="I am one."), "m-2": Reply(text="I am two."), "m-3": Reply(text="I am three.")}
+    async with browsing(tmp_path, browser, lambda request: replies[request.model]) as it:
+        await it.ask("My name is Ada")
+        await expect(it.answers.last).to_contain_text("I am one.")
+        await it.finished()
+        address = it.page.url
+        await it.page.get_by_role("link", name="Go on from here with several models").click()
+        await it.ask("Who am I?")
+        await it.provider.received(3)
+        await expect(it.page.get_by_role("button", name="Go on with pane 2 as a chat")).to_be_visible()
+        first, second = list(it.provider.requests)[1:]
+        assert first.body["messages"] == second.body["messages"]
+        assert [message["content"] for message in first.body["messages"] if message["role"] == "user"] == [
+            "My name is Ada",
+            "Who am I?",
+        ]
+        await it.page.get_by_role("button", name="Go on with pane 2 as a chat").click()
+        await expect(it.answers.last).to_contain_text("I am two.")
+        assert it.page.url != address
+        await it.ask("Go on")
+        await expect(it.answers).to_have_count(3)
+        await it.page.goto(address)
+        await expect(it.answers).to_have_count(1)
+
+
+async def test_a_pane_whose_model_fails_says_so_and_the_other_answers(tmp_path: Path, browser: Browser) -> None:
+    """T4: an honest outcome per pane."""
+
+    def respond(request: RecordedRequest) -> Reply:
+        return Reply(text="Fine.") if request.model == "m-1" else Reply(fault=Fault("status", 404))
+
+    async with browsing(tmp_path, browser, respond, place="#/compare") as it:
+        await it.ask("Hello?")
+        await expect(pane(it, 1)).to_contain_text("Fine.")
+        await expect(pane(it, 2).locator("[data-outcome=failed]")).to_contain_text("The model does not exist.")

@@ -1,0 +1,82 @@
+// @vitest-environment jsdom
+import { createServer, type ServerResponse } from "node:http";
+import type { AddressInfo } from "node:net";
+import { afterEach, beforeEach, expect, it } from "vitest";
+import { follow } from "../src/lib/follow";
+import { ApiError, UnreachableError } from "../src/lib/http";
+import type { Numbered } from "../src/lib/wire";
+
+/** A server that answers each connection as it is told, over real sockets. */
+let answers: ((response: ServerResponse, after: number) => void)[] = [];
+let asked: number[] = [];
+const server = createServer((request, response) => {
+  const after = Number(new URL(request.url!, "http://x").searchParams.get("after"));
+  asked.push(after);
+  (answers.shift() ?? ((refused) => refused.writeHead(404).end()))(response, after);
+});
+beforeEach(() => new Promise<void>((done) => server.listen(0, "127.0.0.1", done)));
+afterEach(() => {
+  answers = [];
+  asked = [];
+  server.closeAllConnections();
+  return new Promise((done) => server.close(done));
+});
+
+const frame = (number: number, type = "text.added") =>
+  `id: ${number}\nevent: ${type}\ndata: ${JSON.stringify({ type, text: `${number} `, at: 0, outcome: {} })}\n\n`;
+
+async function open(after: number, signal: AbortSignal): Promise<Response> {
+  const { port } = server.address() as AddressInfo;
+  try {
+    const response = await fetch(`http://127.0.0.1:${port}/?after=${after}`, { signal });
+    if (!response.ok) throw new ApiError(response.status, "no");
+    return response;
+  } catch (error) {
+    if (error instanceof ApiError || signal.aborted) throw error;
+    throw new UnreachableError(error);
+  }
+}
+
+async function read(after = -1, signal = new AbortController().signal) {
+  const numbers: number[] = [];
+  const connected: boolean[] = [];
+  const follower = {
+    events: (events: Numbered[]) => void numbers.push(...events.map(({ number }) => number)),
+    connected: (yes: boolean) => void connected.push(yes),
+  };
+  await follow(open, after, follower, signal);
+  return { numbers, connected };
+}
+
+it("goes on after a broken connection, a clean end without the end, and a repetition: nothing twice, nothing missing", async () => {
+  answers = [
+    (response) => response.write(frame(0) + frame(1) + "id: 2\nda", () => response.destroy()),
+    (response) => response.end(frame(2)),
+    (response) => response.end(frame(1) + frame(2) + frame(3) + frame(4, "run.ended")),
+  ];
+  const { numbers, connected } = await read();
+  expect(numbers).toEqual([0, 1, 2, 3, 4]);
+  expect(asked).toEqual([-1, 1, 2]);
+  expect(connected).toEqual([true, false, true, false, true]);
+});
+
+it("begins after the event it is told", async () => {
+  answers = [(response, after) => response.end(frame(after + 1, "run.ended"))];
+  expect((await read(41)).numbers).toEqual([42]);
+});
+
+it("throws what the server refuses with, and does not ask again", async () => {
+  await expect(read()).rejects.toThrow(ApiError);
+  expect(asked).toHaveLength(1);
+});
+
+it("takes an end that is not in the log for what it is: the server cannot read on", async () => {
+  answers = [(response) => response.end(frame(0) + 'event: run.ended\ndata: {"type":"run.ended","outcome":{"message":"Disk."}}\n\n')];
+  await expect(read()).rejects.toThrow("Disk.");
+});
+
+it("stops at once when it is told to, also while nothing comes", async () => {
+  const controller = new AbortController();
+  answers = [(response) => response.write(frame(0), () => setTimeout(() => controller.abort(), 20))];
+  await expect(read(-1, controller.signal)).rejects.toThrow(/abort/i);
+});

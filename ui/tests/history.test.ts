@@ -1,0 +1,48 @@
+import { describe, expect, it } from "vitest";
+import { exchangesOf } from "../src/lib/history";
+import type { Message, Run } from "../src/lib/wire";
+
+const messages: Message[] = [
+  { id: 1, run_id: "run_1", created_at: 1, role: "user", content: "hello" },
+  { id: 2, run_id: "run_1", created_at: 2, role: "assistant", content: "Hi.", reasoning_content: "A greeting." },
+  {
+    id: 3, run_id: "run_2", created_at: 3, role: "user",
+    content: [{ type: "text", text: "look" }, { type: "image_url", image_url: { url: "data:image/png;base64,AA" } }],
+  },
+  {
+    id: 4, run_id: "run_2", created_at: 4, role: "assistant", content: "",
+    tool_calls: [
+      { id: "c1", function: { name: "read_file", arguments: "{}" } },
+      { id: "c2", function: { name: "terminal", arguments: "{}" } },
+    ],
+  },
+  { id: 5, run_id: "run_2", created_at: 5, role: "tool", tool_call_id: "c1", content: "text", failed: false },
+  { id: 6, run_id: "run_2", created_at: 6, role: "user", content: "shorter" },
+  { id: 7, run_id: "run_2", created_at: 7, role: "assistant", content: "Half an" },
+];
+const run = { id: "run_2", outcome: "incomplete", reason: "stream_interrupted", message: "Lost.", model: "a/b" };
+
+describe("saved messages", () => {
+  const exchanges = exchangesOf(messages, new Map([["run_2", run as unknown as Run]]));
+
+  it("become one exchange per run, in order", () => {
+    expect(exchanges.map(({ run, lastMessage }) => [run, lastMessage])).toEqual([["run_1", 2], ["run_2", 7]]);
+    expect(exchanges[0]!.view.items).toMatchObject([{ kind: "reasoning", text: "A greeting." }, { kind: "text", text: "Hi." }]);
+    expect(exchanges[1]!.asked).toHaveLength(2);
+  });
+
+  it("show tools with their results, steering where it came, and how the run ended", () => {
+    const { items, outcome } = exchanges[1]!.view;
+    expect(items).toMatchObject([
+      { kind: "tool", name: "read_file", state: "done", output: "text" },
+      { kind: "tool", name: "terminal", state: "not_run" },
+      { kind: "steer", parts: [{ type: "text", text: "shorter" }] },
+      { kind: "text", text: "Half an" },
+    ]);
+    expect(outcome).toEqual({ outcome: "incomplete", reason: "stream_interrupted", message: "Lost." });
+  });
+
+  it("get no verdict when their run is no longer known", () => {
+    expect(exchanges[0]!.view.outcome).toBeNull();
+  });
+});

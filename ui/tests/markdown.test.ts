@@ -1,0 +1,165 @@
+// @vitest-environment jsdom
+import { describe, expect, it } from "vitest";
+import { settledLength } from "../src/lib/blocks";
+import { loadHighlighter } from "../src/lib/highlight";
+import { renderMarkdown } from "../src/lib/markdown";
+import { Painter } from "../src/lib/painter";
+
+/** What a painter has drawn, without the seam between what is settled and what is not. */
+function drawn(host: HTMLElement): string {
+  const copy = host.cloneNode(true) as HTMLElement;
+  copy.querySelector(".tail")!.replaceWith(...copy.querySelector(".tail")!.childNodes);
+  return copy.innerHTML;
+}
+
+function html(source: string): string {
+  const host = document.createElement("div");
+  host.append(renderMarkdown(source));
+  return host.innerHTML;
+}
+
+const HOSTILE = [
+  "<img src=x onerror=alert(1)>",
+  "<script>alert(1)</script>",
+  "[x](javascript:alert(1))",
+  "[x](JaVaScRiPt:alert(1))",
+  "[x](data:text/html,<script>alert(1)</script>)",
+  "[x](vbscript:alert(1))",
+  "![x](javascript:alert(1))",
+  '![x](https://evil.example/"onerror="alert(1))',
+  '```"><script>alert(1)</script>\ncode\n```',
+  '```js" onclick="alert(1)\ncode\n```',
+  "| <iframe src=javascript:alert(1)> | b |\n|---|---|\n| <svg onload=alert(1)> | <br><form action=x> |",
+  '<a href="x" style="position:fixed" onclick="alert(1)">y</a>',
+  "[x]: javascript:alert(1)\n\n[x]",
+  "<style>body{display:none}</style>",
+  '<math><mtext></mtext><mglyph><svg><style><img title="</style><img src onerror=alert(1)>">',
+];
+
+describe("a model's Markdown", () => {
+  it.each(HOSTILE)("can do nothing: %s", (source) => {
+    const host = document.createElement("div");
+    host.append(renderMarkdown(source));
+    expect(host.querySelector("script, style, iframe, svg, form, math, object, embed, input")).toBeNull();
+    for (const element of host.querySelectorAll("*")) {
+      for (const { name, value } of element.attributes) {
+        expect(name).not.toMatch(/^on|^style$|^id$/);
+        if (name === "href" || name === "src") expect(value).toMatch(/^(https?:|mailto:|data:image\/)/);
+      }
+    }
+  });
+
+  it("shows HTML as the text it is", () => {
+    expect(html("use the <div> tag")).toBe("<p>use the &lt;div&gt; tag</p>\n");
+  });
+
+  it("opens links elsewhere, with no way back", () => {
+    expect(html("see https://example.org")).toContain(
+      '<a href="https://example.org" target="_blank" rel="noopener noreferrer">',
+    );
+  });
+
+  it("does not load pictures from elsewhere, and shows those it carries", () => {
+    expect(html("![plan](https://example.org/x.png)")).not.toContain("<img");
+    expect(html("![dot](data:image/png;base64,AAAA)")).toContain('<img src="data:image/png;base64,AAAA" alt="dot">');
+  });
+
+  it("aligns table cells by class and breaks lines in them", () => {
+    const table = html("| a | b |\n|--:|---|\n| 1<br>2 | x |");
+    expect(table).toContain('<td class="align-right">1<br>2</td>');
+    expect(table).not.toContain("style=");
+  });
+
+  it("colours code in a language it knows, and gives every block a copy button", async () => {
+    await loadHighlighter();
+    expect(html("```python\nimport os\n```")).toContain('<span class="hljs-keyword">import</span>');
+    expect(html("```klingon\nnuqneH\n```")).toContain('<button type="button" class="copy">Copy</button>');
+  });
+});
+
+const ANSWER = `# Title
+
+Some *words*
+and more.
+
+1. one
+2. two
+
+   \`\`\`python
+   x = 1
+
+   y = 2
+   \`\`\`
+
+3. three
+
+- a
+
+- b
+
+| a | b |
+|---|---|
+| 1 | 2 |
+
+> quoted
+
+\`\`\`
+open
+
+end
+\`\`\`
+
+Last words`;
+
+describe("text that grows", () => {
+  it("looks in the end as if it had been drawn at once, however it came", () => {
+    for (const step of [1, 3, 7, 50]) {
+      const host = document.createElement("div");
+      let settled = 0;
+      let pieces = 0;
+      for (let end = 0; end <= ANSWER.length; end += step) {
+        const more = settledLength(ANSWER.slice(settled, end));
+        if (!more) continue;
+        host.append(renderMarkdown(ANSWER.slice(settled, (settled += more))));
+        pieces++;
+      }
+      host.append(renderMarkdown(ANSWER.slice(settled)));
+      expect(host.innerHTML).toBe(html(ANSWER));
+      expect(pieces).toBeGreaterThan(1);
+    }
+  });
+
+  it("is whole once it is done", () => {
+    const host = document.createElement("div");
+    const painter = new Painter(host);
+    for (let end = 0; end < ANSWER.length; end += 5) painter.paint(ANSWER.slice(0, end), false);
+    painter.paint(ANSWER, true);
+    expect(drawn(host)).toBe(html(ANSWER));
+    painter.close();
+  });
+
+  it("grows on after it was done, as a replay does", () => {
+    const host = document.createElement("div");
+    const painter = new Painter(host);
+    for (let end = 0; end <= ANSWER.length; end += 7) {
+      painter.paint(ANSWER.slice(0, end), true);
+      expect(drawn(host)).toBe(html(ANSWER.slice(0, end)));
+    }
+    painter.close();
+  });
+
+  it("settles everything but its last block", () => {
+    expect(settledLength("one\n\ntwo\n\nthr")).toBe("one\n\n".length);
+    expect(settledLength("one\n\ntwo\n\nthree\n")).toBe("one\n\ntwo\n\n".length);
+    expect(settledLength("no line yet")).toBe(0);
+    expect(settledLength("1. a\n2. b\n\n3")).toBe(0);
+  });
+
+  it("begins anew when the text is another one", () => {
+    const host = document.createElement("div");
+    const painter = new Painter(host);
+    painter.paint("one\n\ntwo\n\nthree\n", true);
+    painter.paint("other", true);
+    expect(host.textContent?.trim()).toBe("other");
+  });
+});
