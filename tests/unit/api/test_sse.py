@@ -1,0 +1,173 @@
+"""Streams at the ASGI boundary: who leaves, when, and what becomes of the reader's place."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from holdfast.api.body import ClientLeftError
+from holdfast.api.chat_completions.encode import ChatEncoder
+from holdfast.api.dialects import DIALECTS
+from holdfast.api.sse import EventStream, await_end
+from holdfast.errors import StoreUnavailableError
+from holdfast.events import Batch, RunEnded, RunStarted, TextAdded, ToolStarted
+from holdfast.ids import BEFORE_FIRST, CallId, EventNumber, RunId, SessionId
+from holdfast.outcomes import Completed
+from holdfast.runs.subscription import Subscription
+from holdfast.runs.transcript import Transcript
+from holdfast.store.memory import MemoryStore
+
+RUN = RunId("run_1")
+STARTED = RunStarted(run=RUN, session=SessionId("s"), model="m")
+READ = ToolStarted(call_id=CallId("c1"), name="read_file", arguments="{}", label="read_file a.txt")
+SOME = [Batch(EventNumber(0), 0.0, [STARTED, TextAdded(text="Half"), READ])]
+REST = [Batch(EventNumber(3), 0.0, [TextAdded(text=" and half"), RunEnded(outcome=Completed())])]
+
+
+class PagedLog(MemoryStore):
+    """A log that comes in pages, and may break between two of them or take its time."""
+
+    def __init__(self, pages: list[list[Batch] | Exception | asyncio.Event]) -> None:
+        super().__init__()
+        self.pages = pages
+
+    async def read_log(self, run: RunId, after: EventNumber, limit: int) -> list[Batch]:
+        page = self.pages.pop(0)
+        if isinstance(page, asyncio.Event):
+            await page.wait()
+            return []
+        if isinstance(page, Exception):
+            raise page
+        return page
+
+
+class Reader:
+    """A client as the server sees it."""
+
+    def __init__(self) -> None:
+        self.leaves = asyncio.Event()
+        self.sent: list[Any] = []
+        self.left = 0
+
+    async def receive(self) -> Any:
+        await self.leaves.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(self, message: Any) -> None:
+        self.sent.append(message)
+
+    @property
+    def body(self) -> bytes:
+        return b"".join(message.get("body", b"") for message in self.sent)
+
+    def subscription(self, *pages: list[Batch] | Exception | asyncio.Event) -> Subscription:
+        def left() -> None:
+            self.left += 1
+
+        return Subscription(RUN, PagedLog(list(pages)), None, BEFORE_FIRST, left)
+
+
+def stream(subscription: Subscription) -> EventStream:
+    encoder = ChatEncoder(RUN, model="m", created=1, fingerprint="fp", dialect=DIALECTS["holdfast"])
+    return EventStream(subscription, encoder, keepalive_seconds=5)
+
+
+async def test_a_whole_log_is_sent_and_the_place_given_up() -> None:
+    reader = Reader()
+    await stream(reader.subscription(SOME, REST))({}, reader.receive, reader.send)
+    assert reader.sent[0]["type"] == "http.response.start"
+    assert [message.get("more_body") for message in reader.sent[1:]] == [True, True, False]
+    assert reader.body.endswith(b"data: [DONE]\n\n")
+    assert reader.left == 1
+
+
+async def test_a_log_that_cannot_be_read_on_ends_its_stream_with_an_error_and_its_tools() -> None:
+    """C5: never a bare end; C8: each running has its end."""
+    reader = Reader()
+    await stream(reader.subscription(SOME, StoreUnavailableError("the disk is gone")))({}, reader.receive, reader.send)
+    body = reader.body.decode()
+    assert body.count('"status":"running"') == body.count('"status":"failed"') == 1
+    assert '"finish_reason":"error"' in body
+    assert "the disk is gone" in body
+    assert body.endswith("data: [DONE]\n\n")
+    assert reader.sent[-1]["more_body"] is False
+    assert reader.left == 1
+
+
+async def test_a_client_that_leaves_gives_up_its_place_at_once_wherever_the_stream_waits() -> None:
+    """R3: while nothing moves."""
+    reader = Reader()
+    never = asyncio.Event()
+    async with asyncio.timeout(5), asyncio.TaskGroup() as tasks:
+        sending = tasks.create_task(stream(reader.subscription(SOME, never))({}, reader.receive, reader.send))
+        while b"Half" not in reader.body:
+            await asyncio.sleep(0)
+        reader.leaves.set()
+        while not reader.left:
+            await asyncio.sleep(0)
+    assert sending.result() is None
+    assert reader.left == 1
+
+
+async def test_a_client_that_does_not_read_is_noticed_when_it_leaves() -> None:
+    """R3: while the stream waits for its buffer to drain."""
+    reader = Reader()
+
+    async def stuck(message: Any) -> None:
+        reader.sent.append(message)
+        if message.get("body"):
+            await asyncio.Event().wait()
+
+    async with asyncio.timeout(5), asyncio.TaskGroup() as tasks:
+        tasks.create_task(stream(reader.subscription(SOME, REST))({}, reader.receive, stuck))
+        while not reader.body:
+            await asyncio.sleep(0)
+        reader.leaves.set()
+    assert reader.left == 1
+
+
+async def test_a_server_that_raises_for_a_lost_connection_is_understood() -> None:
+    """R3: ASGI lets `send` raise OSError once the client has gone."""
+    reader = Reader()
+
+    async def lost(message: Any) -> None:
+        raise BrokenPipeError
+
+    await stream(reader.subscription(SOME, REST))({}, reader.receive, lost)
+    assert reader.left == 1
+
+
+async def test_a_plain_answer_is_folded_to_its_end() -> None:
+    reader, transcript = Reader(), Transcript()
+    await await_end(reader.subscription(SOME, REST), reader.receive, transcript)
+    assert (transcript.text, transcript.outcome) == ("Half and half", Completed())
+    assert reader.left == 1
+
+
+async def test_nobody_waits_for_a_plain_answer_whose_client_has_left() -> None:
+    """R3: requests that do not stream behave the same."""
+    reader = Reader()
+    never = asyncio.Event()
+    async with asyncio.timeout(5), asyncio.TaskGroup() as tasks:
+        waiting = tasks.create_task(_left(reader, never))
+        await asyncio.sleep(0)
+        reader.leaves.set()
+    assert waiting.result()
+    assert reader.left == 1
+
+
+async def _left(reader: Reader, never: asyncio.Event) -> bool:
+    with pytest.raises(ClientLeftError):
+        await await_end(reader.subscription(SOME, never), reader.receive, Transcript())
+    return True
+
+
+async def test_stopping_the_server_is_not_taken_for_a_client_that_left() -> None:
+    """A cancelled handler is cancelled; it does not end as if nothing had happened."""
+    reader = Reader()
+    task = asyncio.get_running_loop().create_task(_left(reader, asyncio.Event()))
+    await asyncio.sleep(0.01)
+    task.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled()
+    assert reader.left == 1
