@@ -36,9 +36,11 @@ class Subscription:
         self._log = log
         self._recorder = recorder
         self._left = left
+        self._quiet = _Quiet()
 
     def leave(self) -> None:
         """Stop reading; the last one to leave an attached run ends it. Twice is once."""
+        self._quiet.stop()
         left, self._left = self._left, None
         if left is not None:
             left()
@@ -90,15 +92,40 @@ class Subscription:
     async def _grown(self, recorder: Recorder, quiet_seconds: float | None) -> bool:
         """Wait for something new; False: it has been quiet for so long."""
         waiter = recorder.grown()
-        if quiet_seconds is None:
-            return await waiter
-        timer = asyncio.get_running_loop().call_later(quiet_seconds, _give_up, waiter)
-        try:
-            return await waiter
-        finally:
-            timer.cancel()
+        if quiet_seconds is not None:
+            self._quiet.watch(waiter, quiet_seconds)
+        return await waiter
 
 
-def _give_up(waiter: asyncio.Future[bool]) -> None:
-    if not waiter.done():
-        waiter.set_result(False)
+class _Quiet:
+    """Tells a waiter that nothing has come for a while.
+
+    One timer for a reader's life, not one for every wait: when it fires too early, because the wait that it was made
+    for is long over, it is set again for what is left of the present one.
+    """
+
+    __slots__ = ("_due", "_loop", "_timer", "_waiter")
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._due = 0.0
+        self._waiter: asyncio.Future[bool] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def watch(self, waiter: asyncio.Future[bool], seconds: float) -> None:
+        self._waiter, self._due = waiter, self._loop.time() + seconds
+        if self._timer is None or self._timer.when() > self._due:
+            self.stop()
+            self._timer = self._loop.call_at(self._due, self._fire)
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _fire(self) -> None:
+        self._timer = None
+        if self._loop.time() < self._due - 0.001:
+            self._timer = self._loop.call_at(self._due, self._fire)
+        elif self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(False)
