@@ -79,13 +79,12 @@ class _Block:
 class AnthropicDecoder(StreamDecoder):
     """One streamed message."""
 
-    __slots__ = ("_blocks", "_call_ids", "_counts", "_has_text", "_number_of_calls")
+    __slots__ = ("_blocks", "_counts", "_has_text", "_number_of_calls")
 
     def __init__(self, call: ModelCall) -> None:
         super().__init__(call)
         self._blocks: dict[int, _Block] = {}
         self._number_of_calls = 0
-        self._call_ids: set[str] = set()
         self._has_text = False
         self._counts: dict[str, Any] = {}
 
@@ -155,7 +154,6 @@ class AnthropicDecoder(StreamDecoder):
                 self._number_of_calls += 1
                 block.input = content.get("input")
                 given = str(content.get("id") or "")
-                # Two calls with one id could not be told apart when their results go back.
                 call_id = CallId(given) if given and given not in self._call_ids else make_call_id()
                 self._call_ids.add(call_id)
                 name = str(content.get("name") or UNNAMED_TOOL)

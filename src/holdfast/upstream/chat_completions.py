@@ -123,14 +123,13 @@ class _Call:
 class ChatCompletionsDecoder(StreamDecoder):
     """One streamed chat completion."""
 
-    __slots__ = ("_call_ids", "_calls", "_counts", "_details", "_last_call", "_number_of_calls", "_refused")
+    __slots__ = ("_calls", "_counts", "_details", "_last_call", "_number_of_calls", "_refused")
 
     def __init__(self, call: ModelCall) -> None:
         super().__init__(call)
         self._calls: dict[int, _Call] = {}
         self._last_call: _Call | None = None
         self._number_of_calls = 0
-        self._call_ids: set[str] = set()
         self._details: list[dict[str, Any]] = []
         self._refused = False
         self._counts: Any = None
@@ -230,7 +229,6 @@ class ChatCompletionsDecoder(StreamDecoder):
     def _begin_call(self, call: _Call, name: str, deltas: list[Delta]) -> None:
         call.number = self._number_of_calls
         self._number_of_calls += 1
-        # Two calls with one id could not be told apart when their results go back.
         known = not call.provider_id or call.provider_id in self._call_ids
         call_id = make_call_id() if known else CallId(call.provider_id)
         self._call_ids.add(call_id)

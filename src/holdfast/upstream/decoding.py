@@ -10,7 +10,7 @@ import msgspec
 
 from holdfast.errors import ProtocolError, TransportLostError, UpstreamError
 from holdfast.events import Answered, Delta
-from holdfast.messages import Finish, Usage
+from holdfast.messages import AssistantMessage, Finish, Usage
 from holdfast.upstream.port import ModelCall
 from holdfast.upstream.sse import Frame, SseDecoder
 
@@ -28,7 +28,7 @@ _ESCAPES: Final = re.compile(
 class StreamDecoder:
     """One streamed body. Implements `codec.Decoder` but for `_take`, which is the protocol's."""
 
-    __slots__ = ("_finish", "_model", "_sse", "done", "failure", "finished", "frames")
+    __slots__ = ("_call_ids", "_finish", "_model", "_sse", "done", "failure", "finished", "frames")
 
     def __init__(self, call: ModelCall) -> None:
         self.failure: UpstreamError | None = None
@@ -38,6 +38,14 @@ class StreamDecoder:
         self._sse = SseDecoder()
         self._finish: Finish | None = None
         self._model = call.model
+        self._call_ids: set[str] = {
+            known.id
+            for message in call.messages
+            if isinstance(message, AssistantMessage)
+            for known in message.tool_calls
+        }
+        """Ids of calls so far. Two calls with one id could not be told apart when their results go back, and some
+        servers count from 0 in every turn."""
 
     def feed(self, data: bytes) -> list[Delta]:
         """What these bytes add. Never raises."""

@@ -73,7 +73,6 @@ class ResponsesDecoder(StreamDecoder):
     """One streamed response."""
 
     __slots__ = (
-        "_call_ids",
         "_calls",
         "_counts",
         "_heard",
@@ -98,7 +97,6 @@ class ResponsesDecoder(StreamDecoder):
         self._signed = False
         self._calls: dict[int | str, _Call] = {}
         self._number_of_calls = 0
-        self._call_ids: set[str] = set()
         self._refused = False
         self._item_completed = False
         self._counts: Any = None
@@ -222,7 +220,6 @@ class ResponsesDecoder(StreamDecoder):
         call.number = self._number_of_calls
         self._number_of_calls += 1
         given = str(item.get("call_id") or "")
-        # Two calls with one id could not be told apart when their results go back.
         call_id = CallId(given) if given and given not in self._call_ids else make_call_id()
         self._call_ids.add(call_id)
         deltas.append(ToolCallBegan(index=call.number, call_id=call_id, name=name))
