@@ -53,6 +53,9 @@ crash: .venv/.dev ## Kill the server at random moments and look what it kept
 soak: .venv/.dev ## Many streams for a long time; memory and tasks must stay flat
 	$(PY) -m bench.soak $(ARGS)
 
+scale: .venv/.dev ## 1,000 readers of one run, a very long log, a large store
+	$(PY) -m bench.scale $(ARGS)
+
 page: .venv/.run ## Build the web page from ui/
 	$(PY) scripts/build_page.py
 
