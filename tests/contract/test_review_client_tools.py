@@ -7,7 +7,8 @@ import pytest
 
 from holdfast.config import AgentSettings, Protocol
 from holdfast.testing import Reply, ScriptedCall
-from tests.serving import serving
+from holdfast.testing.faults import parse_fault
+from tests.serving import CHAT, serving
 
 PICK = {"type": "function", "function": {"name": "pick", "parameters": {"type": "object", "properties": {}}}}
 
@@ -49,3 +50,80 @@ async def test_a_call_whose_id_was_used_in_an_earlier_turn_still_reaches_the_cli
         call = called(answer)
         assert call["function"]["name"] == "pick"
         assert call["id"] != "call_0"
+
+
+def asked_to_pick(**fields: Any) -> dict[str, Any]:
+    """The client's copy of a conversation in which its tool was called, and the tool's result."""
+    call = {"id": "c1", "type": "function", "function": {"name": "pick", "arguments": "{}"}}
+    messages = [
+        {"role": "user", "content": "Go"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c1", "content": "red"},
+    ]
+    return {"model": "holdfast", "messages": messages, "tools": [PICK], **fields}
+
+
+def shown(request: Any) -> list[tuple[str, Any]]:
+    """What a model was shown: each message's role, and what it says or calls."""
+    return [
+        (message["role"], message["content"] or [call["id"] for call in message["tool_calls"]])
+        for message in request.body["messages"]
+    ]
+
+
+async def test_a_message_posted_before_the_clients_result_does_not_part_the_result_from_its_call() -> None:
+    """R13: a run that ends for a client tool with a message unread goes on in an order that providers take."""
+    script = [Reply(text=("One", " two"), calls=(ScriptedCall(name="pick", id="c1"),), hold_after=1), Reply(text="Ok.")]
+    async with serving(script) as world:
+        body = {"input": "Go", "tools": [PICK], "session_id": "s", "stream": True}
+        async with world.client.opened("POST", "/v1/runs", body) as events:
+            run = events.headers["X-Holdfast-Run-Id"]
+            await events.content.readuntil(b"text.added")
+            await world.client.post(f"/v1/runs/{run}/messages", {"content": "Hurry"})
+            world.provider.requests[0].release()
+            await events.read()
+        assert (await world.client.post(CHAT, asked_to_pick(session_id="s"))).text == "Ok."
+        assert shown(world.provider.requests[1])[2:] == [("tool", "red"), ("user", "Hurry")]
+
+
+async def test_results_that_are_sent_again_after_a_failure_are_shown_to_the_model_once() -> None:
+    """C13: a repeated result in a named session would make a provider refuse it, now and for ever after."""
+    lost = Reply(text="I would", fault=parse_fault("die_after 1"))
+    call = Reply(calls=(ScriptedCall(name="pick", id="c1"),))
+    async with serving([call, Reply(fault=parse_fault("500")), lost, Reply(text="Red."), Reply(text="Bye.")]) as world:
+        assert (await world.client.chat("Go", tools=[PICK], session_id="s")).finish == "tool_calls"
+        answers = [await world.client.post(CHAT, asked_to_pick(session_id="s")) for _ in range(3)]
+        assert [answer.status for answer in answers] == [502, 200, 200]
+        assert [answer.finish for answer in answers[1:]] == ["length", "stop"]
+        assert shown(world.provider.requests[3]) == [("user", "Go"), ("assistant", ["c1"]), ("tool", "red")]
+        await world.client.chat("Bye?", session_id="s")
+        assert [role for role, _ in shown(world.provider.requests[4])].count("tool") == 1
+
+
+async def test_a_result_whose_call_is_gone_does_not_spoil_the_session() -> None:
+    """C13: the provider refuses it once; what is said next in the session is answered."""
+    async with serving([Reply(fault=parse_fault("400")), Reply(text="Hi.")]) as world:
+        assert (await world.client.post(CHAT, asked_to_pick(session_id="s"))).status == 502
+        assert (await world.client.chat("Hello?", session_id="s")).text == "Hi."
+        assert shown(world.provider.requests[1]) == [("user", "Hello?")]
+
+
+@pytest.mark.parametrize("named", [{"session_id": "s"}, {}])
+async def test_a_result_that_comes_with_another_question_is_not_lost(tmp_path: Path, named: dict[str, Any]) -> None:
+    """C11: with and without a named session, and what the server did in the same turn is not lost either."""
+    both = (
+        ScriptedCall(name="pick", id="c1"),
+        ScriptedCall(name="read_file", arguments='{"path": "x.txt"}', id="c2"),
+    )
+    async with serving([Reply(calls=both), Reply(text="Ok.")], agent=with_files(tmp_path)) as world:
+        await world.client.chat("Go", tools=[PICK], **named)
+        body = asked_to_pick(**named)
+        body["messages"].append({"role": "user", "content": "And hurry"})
+        assert (await world.client.post(CHAT, body)).text == "Ok."
+        assert shown(world.provider.requests[1]) == [
+            ("user", "Go"),
+            ("assistant", ["c1", "c2"]),
+            ("tool", "red"),
+            ("tool", "hello"),
+            ("user", "And hurry"),
+        ]

@@ -35,7 +35,7 @@ class Conversation(msgspec.Struct, frozen=True, kw_only=True):
     """All system and developer messages, joined."""
     history: tuple[Message, ...]
     input: tuple[Message, ...]
-    """From the last user message on, or the tool results at the end."""
+    """From the last user message on, with the tool results before it; or the tool results at the end."""
 
     @property
     def first_user_text(self) -> str:
@@ -70,7 +70,8 @@ def _find_input(said: Sequence[Message]) -> int:
     while isinstance(said[begin], AssistantMessage):
         # The beginning of an answer that the model should go on with belongs to what is new.
         begin -= 1
-    while begin and isinstance(said[begin], ToolMessage) and isinstance(said[begin - 1], ToolMessage):
+    while begin and isinstance(said[begin - 1], ToolMessage):
+        # Results that nobody has answered yet are new too, whatever the user said after them.
         begin -= 1
     return begin
 

@@ -22,7 +22,6 @@ async def read_history(store: Store, request: RunRequest) -> Sequence[Message]:
     node = await _newest(store, request)
     path = [] if node is None else await store.path(node)
     messages = [stored.message for stored in path if _is_said(stored.message)]
-    messages = answer_open_calls(messages, request.input)
     return trim(messages, TRUNCATED_MESSAGES) if request.truncate_history else messages
 
 
@@ -46,18 +45,3 @@ def trim(messages: list[Message], keep: int) -> list[Message]:
     while start < len(messages) and isinstance(messages[start], ToolMessage):
         start += 1
     return messages[start:]
-
-
-def answer_open_calls(messages: list[Message], given: Sequence[Message]) -> list[Message]:
-    """Calls that were left to the client, and that it never answered, get an answer: providers insist on one."""
-    answered = {message.call_id for message in (*messages, *given) if isinstance(message, ToolMessage)}
-    whole: list[Message] = []
-    for message in messages:
-        whole.append(message)
-        if isinstance(message, AssistantMessage):
-            whole += [
-                ToolMessage(call_id=call.id, name=call.name, output="The client gave no result.", failed=True)
-                for call in message.tool_calls
-                if call.id not in answered
-            ]
-    return whole

@@ -32,6 +32,7 @@ from holdfast.messages import AssistantMessage, Message, ToolCall, ToolMessage, 
 from holdfast.outcomes import Completed, Incomplete, Outcome, RequiresAction
 from holdfast.runs.approvals import ApprovalPolicy, Questions
 from holdfast.runs.endings import cut_turn, drop_calls, outcome_of_failure
+from holdfast.runs.pairing import pair_results
 from holdfast.runs.request import RunRequest
 from holdfast.runs.transcript import NOT_CARRIED_OUT
 from holdfast.tools.port import ToolContext, Tools
@@ -70,7 +71,7 @@ class Loop:
         self._agent = agent
         self._request = request
         self._controls = controls
-        self._messages: list[Message] = [*history, *request.input]
+        self._messages = pair_results(history, request.input)
         self._client_tools = {tool.name for tool in request.client_tools}
         self._tool_calls = 0
         self._output_bytes = 0

@@ -25,7 +25,7 @@ from holdfast.errors import RequestError
 from holdfast.ids import make_run_id, make_session_id, response_id
 from holdfast.messages import Message, SystemMessage, UserMessage, user_says
 from holdfast.outcomes import Completed, outcome_message
-from holdfast.runs.history import answer_open_calls
+from holdfast.runs.pairing import pair_results
 from holdfast.runs.request import RunRequest
 from holdfast.runs.transcript import Transcript
 
@@ -107,4 +107,4 @@ async def _read_messages(service: Service, body: CompactResponse) -> tuple[Messa
         )
     if not before:
         check_calls(given, frozenset())
-    return (*answer_open_calls(before, given), *given)
+    return tuple(pair_results(before, given))

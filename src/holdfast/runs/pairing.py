@@ -1,0 +1,46 @@
+"""Every tool call with its result right behind it, as providers insist (C11, C13). Pure; sits on the vocabulary.
+
+A stored conversation may hold them otherwise: a message was posted before the client's results came, results were
+sent again after a failure, or never. One such place would make a provider refuse the session for ever.
+"""
+
+from collections.abc import Sequence
+
+from holdfast.ids import CallId
+from holdfast.messages import AssistantMessage, Message, ToolMessage
+
+NO_RESULT = "The client gave no result."
+
+
+def pair_results(history: Sequence[Message], given: Sequence[Message]) -> list[Message]:
+    """What came before and what is new, in an order that a model can be asked in.
+
+    Of two results of a call the newer counts, and a call without one gets one. A result in the history whose call is
+    gone is left out; one that is new stays, so that the provider can say what is wrong with it.
+    """
+    places: list[tuple[Message, dict[CallId, ToolMessage]]] = []
+    results_of: dict[CallId, dict[CallId, ToolMessage]] = {}
+    for number, message in enumerate((*history, *given)):
+        if isinstance(message, ToolMessage):
+            if message.call_id in results_of:
+                results_of[message.call_id][message.call_id] = message
+                continue
+            if number < len(history):
+                continue
+        results: dict[CallId, ToolMessage] = {}
+        if isinstance(message, AssistantMessage):
+            results_of |= {call.id: results for call in message.tool_calls}
+        places.append((message, results))
+    if given and all(isinstance(message, ToolMessage) and message.call_id in results_of for message in given):
+        # Sent again, or late: what the model said in between was said without them, and it is asked anew.
+        while isinstance(last := places[-1][0], AssistantMessage) and not last.tool_calls:
+            places.pop()
+    return [each for message, results in places for each in (message, *_in_order(message, results))]
+
+
+def _in_order(message: Message, results: dict[CallId, ToolMessage]) -> list[ToolMessage]:
+    calls = message.tool_calls if isinstance(message, AssistantMessage) else ()
+    return [
+        results.get(call.id) or ToolMessage(call_id=call.id, name=call.name, output=NO_RESULT, failed=True)
+        for call in calls
+    ]
