@@ -19,13 +19,13 @@ Executed = Literal["yes", "no", "unknown"]
 # From a model's stream.
 
 
-class TextAdded(Value, frozen=True, kw_only=True, tag="text.added"):
+class TextAdded(Value, frozen=True, kw_only=True, tag="text.added", gc=False):
     """The model said more. The hot event: one per token."""
 
     text: str
 
 
-class ReasoningAdded(Value, frozen=True, kw_only=True, tag="reasoning.added"):
+class ReasoningAdded(Value, frozen=True, kw_only=True, tag="reasoning.added", gc=False):
     """The model thought more. A summary follows a non-summary as a part of its own."""
 
     text: str
@@ -47,7 +47,7 @@ class ToolCallBegan(Value, frozen=True, kw_only=True, tag="tool_call.began"):
     name: str
 
 
-class ArgumentsAdded(Value, frozen=True, kw_only=True, tag="tool_call.arguments_added"):
+class ArgumentsAdded(Value, frozen=True, kw_only=True, tag="tool_call.arguments_added", gc=False):
     """More of a call's arguments."""
 
     index: int
@@ -213,7 +213,7 @@ Event = (
 )
 
 
-class Batch(msgspec.Struct, frozen=True):
+class Batch(msgspec.Struct, frozen=True, gc=False):
     """Neighbouring events of one log, appended together."""
 
     first: EventNumber
