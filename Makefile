@@ -16,7 +16,7 @@ unexport VIRTUAL_ENV PYTHONHOME PYTHONPATH
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install serve test check lint types bench page page-test screenshots crash soak lock clean
+.PHONY: help install serve test check lint types bench bench-peers scale page page-test screenshots crash soak lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -46,6 +46,10 @@ types: .venv/.dev
 
 bench: .venv/.dev ## Measure against a direct call: make bench ARGS="..."
 	$(PY) -m bench $(ARGS)
+
+bench-peers: $(UV) ## Install other servers, each in an environment of its own, for make bench
+	$(UV) venv --quiet --clear bench/peers/litellm
+	$(UV) pip install --quiet --python bench/peers/litellm 'litellm[proxy]'
 
 crash: .venv/.dev ## Kill the server at random moments and look what it kept
 	$(PY) -m bench.crash $(ARGS)
