@@ -18,6 +18,9 @@ HoldfastError
     StoreUnavailableError it cannot be read or written now: full, locked, broken
     LogConflictError      somebody has already written there: a run is ended only once (R6)
   ToolError               a tool could not do what it was asked; the message is for the model
+  ClientError             a Holdfast server, seen from its client, did not do what it was asked
+    ServerUnreachableError  it cannot be connected to, or the connection was lost
+    ServerRefusedError    it answered, and the answer is no
 
 Vocabulary: imports nothing of ours.
 """
@@ -148,3 +151,20 @@ class LogConflictError(StoreError):
 
 class ToolError(HoldfastError):
     """The tool could not do it."""
+
+
+class ClientError(HoldfastError):
+    """The server did not do what it was asked."""
+
+
+class ServerUnreachableError(ClientError):
+    """The server cannot be reached."""
+
+
+class ServerRefusedError(ClientError):
+    """The server answered with an error."""
+
+    def __init__(self, message: str = "", *, status: int, code: str | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code

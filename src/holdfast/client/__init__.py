@@ -1,1 +1,31 @@
-"""A small client of the runs API, for the terminal."""
+"""A small client of the runs API, for the terminal and for programs (J1, J2)."""
+
+from holdfast.client.http import HoldfastClient
+from holdfast.client.values import (
+    Entry,
+    Health,
+    Model,
+    NewRun,
+    Run,
+    Session,
+    SessionMessage,
+    StartedRun,
+    StoppedRun,
+    ToolUse,
+    WaitingApproval,
+)
+
+__all__ = [
+    "Entry",
+    "Health",
+    "HoldfastClient",
+    "Model",
+    "NewRun",
+    "Run",
+    "Session",
+    "SessionMessage",
+    "StartedRun",
+    "StoppedRun",
+    "ToolUse",
+    "WaitingApproval",
+]

@@ -22,7 +22,7 @@ SHORT_NAMES: Final[Mapping[str, Key]] = {
     "HOLDFAST_NAME": ("server", "name"),
     "HOLDFAST_WORKSPACE": ("agent", "workspace"),
 }
-OTHER_NAMES: Final = frozenset({"HOLDFAST_CONFIG", "HOLDFAST_DATA_DIR", "HOLDFAST_OLLAMA", "HOLDFAST_URL"})
+OTHER_NAMES: Final = frozenset({"HOLDFAST_CONFIG", "HOLDFAST_DATA_DIR", "HOLDFAST_OLLAMA", "HOLDFAST_SERVER"})
 """Read elsewhere: they say where to look, and are no settings."""
 _PORT: Final = ("server", "port")
 

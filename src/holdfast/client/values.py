@@ -1,0 +1,146 @@
+"""What a server says, as its client sees it. Fields that a newer server adds are passed over.
+
+Above: http and the terminal. Below: the vocabulary. No I/O.
+"""
+
+from typing import Any, Literal
+
+import msgspec
+
+from holdfast.events import Event
+from holdfast.ids import EventNumber
+from holdfast.messages import Usage
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """An event in its place in a run's log."""
+
+    number: EventNumber
+    event: Event
+    at: float
+    """Unix time at which it was saved."""
+
+
+class NewRun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A run to start."""
+
+    input: str | list[dict[str, Any]]
+    """A question, or chat messages of which the last is the question."""
+    model: str | None = None
+    session_id: str | None = None
+    """None: a new session."""
+    instructions: str | None = None
+    on_disconnect: Literal["continue", "cancel"] | float = "continue"
+
+
+class StartedRun(msgspec.Struct, frozen=True, kw_only=True):
+    """A run that was taken."""
+
+    run_id: str
+    session_id: str
+    status: str
+    model: str
+
+
+class WaitingApproval(msgspec.Struct, frozen=True, kw_only=True):
+    """A call that waits for somebody's word."""
+
+    call_id: str
+    tool: str
+    arguments: str
+    expires_at: float
+
+
+class ToolUse(msgspec.Struct, frozen=True, kw_only=True):
+    """A tool that a run has used."""
+
+    call_id: str
+    tool: str
+    status: str
+    label: str = ""
+    executed: str | None = None
+    seconds: float | None = None
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """A run, going on or ended."""
+
+    id: str
+    status: str
+    outcome: str | None
+    reason: str | None
+    message: str | None
+    session_id: str
+    model: str
+    surface: str
+    created_at: float
+    ended_at: float | None
+    usage: Usage
+    text: str
+    """In a list only its beginning."""
+    events: int
+    approvals: list[WaitingApproval] = []
+    metadata: dict[str, Any] = {}
+    input: list[dict[str, Any]] = []
+    """Not in lists."""
+    tools: list[ToolUse] = []
+    """Not in lists."""
+
+
+class StoppedRun(msgspec.Struct, frozen=True, kw_only=True):
+    """What was kept of a run."""
+
+    run_id: str
+    stopped: bool
+    """False: it had ended before."""
+    status: str
+    outcome: str | None
+    reason: str | None
+    message: str | None
+    text: str
+    usage: Usage
+
+
+class Session(msgspec.Struct, frozen=True, kw_only=True):
+    """A conversation."""
+
+    id: str
+    title: str
+    created_at: float
+    updated_at: float
+    runs: int
+    active_run: str | None = None
+    metadata: dict[str, Any] = {}
+
+
+class SessionMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """A message of a conversation, as Chat Completions writes it."""
+
+    id: int
+    run_id: str | None
+    created_at: float
+    role: str
+    content: str | list[dict[str, Any]] = ""
+
+    @property
+    def text(self) -> str:
+        """Its text parts."""
+        if isinstance(self.content, str):
+            return self.content
+        return "\n".join(str(part["text"]) for part in self.content if "text" in part)
+
+
+class Model(msgspec.Struct, frozen=True, kw_only=True):
+    """A model that the server offers."""
+
+    id: str
+    root: str = ""
+    """What it stands for; the agent's own name stands for its model."""
+
+
+class Health(msgspec.Struct, frozen=True, kw_only=True):
+    """A server that is up."""
+
+    status: str
+    platform: str
+    version: str
