@@ -97,19 +97,23 @@ class World:
         self.sdks.clear()
 
 
+def make_config(provider: ScriptedProvider, folder: Path) -> str:
+    """The settings file of a server whose model follows a script."""
+    workspace = folder / "workspace"
+    workspace.mkdir(parents=True, exist_ok=True)
+    return CONFIG.format(key=KEY, url=provider.url, workspace=workspace)
+
+
 @asynccontextmanager
 async def running_world(folder: Path) -> AsyncIterator[World]:
     """The server and its model, until the block is left."""
     script: deque[Reply] = deque()
-    workspace = folder / "workspace"
-    workspace.mkdir(parents=True, exist_ok=True)
 
     def respond(_: RecordedRequest) -> Reply:
         return script.popleft() if script else Reply(fault=Fault("status", 418))
 
     async with ScriptedProvider(respond) as provider:
-        config = CONFIG.format(key=KEY, url=provider.url, workspace=workspace)
-        with running_server(folder, config) as server:
+        with running_server(folder, make_config(provider, folder)) as server:
             yield World(server, provider, folder, script)
 
 
