@@ -65,6 +65,8 @@ class Supervisor:
         self._live: dict[RunId, LiveRun] = {}
         self._unsaved: dict[RunId, Unsaved] = {}
         self._to_purge: list[LiveRun] = []
+        self._reserving: dict[str, asyncio.Event] = {}
+        """Idempotency keys whose run is being created."""
         self._closing = False
         self._sweeper: asyncio.Task[None] | None = None
 
@@ -78,10 +80,19 @@ class Supervisor:
             KeyConflictError: the key was used with another request.
             StoreUnavailableError: it could not be saved; nothing was run.
         """
-        if key is not None:
-            attached = await self._attach(key)
-            if attached is not None:
-                return attached
+        if key is None:
+            return await self._begin(request, None)
+        # One after the other: the same request twice must not find its own first in its way (R10, R11).
+        while key.key in self._reserving:
+            await self._reserving[key.key].wait()
+        reserved = self._reserving[key.key] = asyncio.Event()
+        try:
+            return await self._attach(key) or await self._begin(request, key)
+        finally:
+            del self._reserving[key.key]
+            reserved.set()
+
+    async def _begin(self, request: RunRequest, key: IdempotencyKey | None) -> Started:
         self._check_limits(request)
         recorder = Recorder(request.run, self._store, self._clock)
         live = LiveRun(request, recorder, self._store, self._clock)
