@@ -51,9 +51,7 @@ async def begin_run(
     """
     started = await _start_or_attach(service, request, wanted, fingerprint)
     try:
-        session, model, created_at = wanted.session, wanted.model, service.clock.now()
-        if started.replayed:
-            session, model, created_at = await _first(service, started.run)
+        session, model, created_at = await _begun(service, started.run)
     except BaseException:
         started.subscription.leave()
         raise
@@ -86,8 +84,8 @@ async def _start_or_attach(service: Service, request: Request, wanted: RunReques
     return started
 
 
-async def _first(service: Service, run: RunId) -> tuple[SessionId, str, float]:
-    """How the run was begun that a repeated request has found."""
+async def _begun(service: Service, run: RunId) -> tuple[SessionId, str, float]:
+    """How the run was begun, by this request or by the one that it repeats: the first answer and the second agree."""
     live = service.supervisor.live(run)
     if live is not None:
         return live.request.session, live.request.model, live.created_at

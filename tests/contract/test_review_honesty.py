@@ -1,0 +1,38 @@
+"""Endings and repetitions that a reviewer made go wrong, each as small as it can be."""
+
+import asyncio
+import time
+
+import pytest
+
+from holdfast.store.memory import MemoryStore
+from holdfast.store.records import IdempotencyKey, Reserved, RunRecord
+from holdfast.testing import Reply
+from holdfast.testing.upstream import ScriptedUpstream, says
+from tests.serving import serving, serving_parts
+
+
+class UnhurriedStore(MemoryStore):
+    """A store that takes until the next second has begun."""
+
+    async def create_run(self, record: RunRecord, key: IdempotencyKey | None = None) -> Reserved | None:
+        await asyncio.sleep(int(record.created_at) + 1.01 - time.time())
+        return await super().create_run(record, key)
+
+
+async def test_the_first_answer_and_its_repetition_agree_on_when_it_was_made() -> None:
+    """C15: byte for byte, also when the store was slow to take the run."""
+    async with serving_parts(upstream=ScriptedUpstream([says("Hi.")]), store=UnhurriedStore()) as client:
+        answers = [await client.chat(headers={"Idempotency-Key": "k"}) for _ in range(2)]
+        assert [answer.text for answer in answers] == ["Hi.", "Hi."]
+        assert answers[0].body == answers[1].body
+
+
+@pytest.mark.parametrize("lane", ["wait", "replace", "reject"])
+async def test_the_same_request_at_the_same_time_is_not_in_its_own_way(lane: str) -> None:
+    """C15: one run, whatever the session's lane would do with a second one."""
+    async with serving([Reply(text="Once.", delay_seconds=0.05)]) as world:
+        asked = [world.client.chat(session_id="s", lane=lane, headers={"Idempotency-Key": "k"}) for _ in range(5)]
+        answers = await asyncio.gather(*asked)
+        assert [answer.status for answer in answers] == [200] * 5
+        assert {answer.text for answer in answers} == {"Once."}
