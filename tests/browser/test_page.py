@@ -182,9 +182,7 @@ async def findings(it: Browsing) -> list[str]:
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 async def test_the_page_can_be_used_with_a_screen_reader(tmp_path: Path, browser: Browser, scheme: str) -> None:
     """T3: axe has no serious finding in chat, compare, runs, one run, the dialogs; light and dark."""
-    text = (
-        "A [link](https://example.org), `code`:\n\n```python\nimport os  # so\nx = 'y'\n```\n\n| a |\n|---|\n| 1 |\n"
-    )
+    text = "A [link](https://example.org), `code`:\n\n```python\nimport os  # so\nx = 'y'\n```\n\n| a |\n|---|\n| 1 |\n"
     script = [Reply(reasoning="Hm.", text=text, calls=(tool_call("list_files", path="."),)), Reply(text=text)]
     async with browsing(tmp_path, browser, lambda _: script.pop(0) if script else Reply(text=text)) as it:
         await it.page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]

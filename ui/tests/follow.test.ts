@@ -60,6 +60,11 @@ it("goes on after a broken connection, a clean end without the end, and a repeti
   expect(connected).toEqual([true, false, true, false, true]);
 });
 
+it("waits for a server that is starting behind a proxy", async () => {
+  answers = [(response) => response.writeHead(502).end(), (response) => response.end(frame(0, "run.ended"))];
+  expect((await read()).numbers).toEqual([0]);
+});
+
 it("begins after the event it is told", async () => {
   answers = [(response, after) => response.end(frame(after + 1, "run.ended"))];
   expect((await read(41)).numbers).toEqual([42]);

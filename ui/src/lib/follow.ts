@@ -41,12 +41,18 @@ export async function follow(
       if (ended) return;
     } catch (error) {
       if (signal.aborted) throw signal.reason;
-      if (!(error instanceof UnreachableError || error instanceof TypeError)) throw error;
+      if (!isPassing(error)) throw error;
     }
     follower.connected(false);
     await pause(wait * (0.75 + Math.random() / 2), signal);
     wait = Math.min(wait * 2, LONGEST_WAIT_SECONDS);
   }
+}
+
+/** Will it be better in a moment? The network may come back, and so may a server behind a proxy. */
+function isPassing(error: unknown): boolean {
+  if (error instanceof ApiError) return [429, 502, 503, 504].includes(error.status);
+  return error instanceof UnreachableError || error instanceof TypeError;
 }
 
 /** Reads one response to its end; true when the run's last event was in it. */
@@ -115,7 +121,7 @@ export class FrameBatch {
   constructor(private readonly receive: (events: Numbered[]) => void) {}
 
   add(events: Numbered[]): void {
-    this.#events.push(...events);
+    for (const event of events) this.#events.push(event);
     if (this.#timer !== undefined) return;
     this.#frame = requestAnimationFrame(() => this.flush());
     this.#timer = setTimeout(() => this.flush(), 200);

@@ -95,7 +95,7 @@ function toolOf(call: NonNullable<Message["tool_calls"]>[number], at: number): T
     key: `c${call.id}`,
     call: call.id,
     name: call.function.name,
-    label: call.function.name,
+    label: `${call.function.name} ${subjectOf(call.function.arguments)}`.trim(),
     arguments: call.function.arguments,
     state: "not_run",
     output: "",
@@ -105,6 +105,16 @@ function toolOf(call: NonNullable<Message["tool_calls"]>[number], at: number): T
     bytesReceived: 0,
     approval: null,
   };
+}
+
+/** What a call works on, as its label would say: the first text among its arguments. */
+function subjectOf(written: string): string {
+  try {
+    const first = Object.values(JSON.parse(written) as object).find((value) => typeof value === "string");
+    return String(first ?? "").replace(/\s+/g, " ").slice(0, 80);
+  } catch {
+    return ""; // not JSON: the card shows it as it is
+  }
 }
 
 /** A saved answer whose run is no longer known is shown without a verdict, as it neither says success nor failure. */

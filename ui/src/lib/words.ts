@@ -133,7 +133,8 @@ export function number(n: number): string {
 
 /** The beginning of a Markdown text in one line, without its marks. */
 export function preview(text: string): string {
-  return text.slice(0, 400).replace(/```\w*|[*_`#>|~]+/g, " ").replace(/\s+/g, " ").trim().slice(0, 160);
+  const bare = text.slice(0, 400).replace(/```\w*|\|?[ :]*-{3,}[ :]*\|?|[|>#]+/g, " ").replace(/[*`~]+/g, "");
+  return bare.replace(/\s+/g, " ").trim().slice(0, 160);
 }
 
 const DAY_SECONDS = 86_400;

@@ -76,6 +76,14 @@ class Chat {
     }
   }
 
+  /** The server is back: what could not be read before is read now. */
+  async reopen(): Promise<void> {
+    const id = this.id;
+    if (!this.problem || id === null) return;
+    this.close();
+    await this.open(id);
+  }
+
   /** Leaves the session; its run goes on. */
   close(): void {
     this.#reading.abort();
@@ -127,6 +135,17 @@ class Chat {
     const exchange = new Exchange(run, asked, { ...EMPTY, run });
     this.exchanges = [...this.exchanges, exchange];
     void this.#follow(exchange, signal);
+  }
+
+  /** A run of this session that was begun elsewhere: in another window, or by a program. */
+  async join(run: string): Promise<void> {
+    if (this.live || this.loading || this.exchanges.some((exchange) => exchange.run === run)) return;
+    const signal = this.#reading.signal;
+    try {
+      await this.#attach(run, signal);
+    } catch (error) {
+      if (!signal.aborted) console.info(`${run} cannot be followed.`, error);
+    }
   }
 
   /** Asks; the answer goes on whether or not anybody watches. */

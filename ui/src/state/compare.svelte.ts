@@ -138,12 +138,12 @@ class Compare {
   }
 
   async ask(content: Part[]): Promise<void> {
-    const title = `Compare: ${textOf(content).slice(0, 40)}`;
+    const words = textOf(content).slice(0, 60);
     await Promise.all(
       this.panes.map(async (pane) => {
         const first = pane.turns.length === 0;
         await pane.ask(content, this.base);
-        if (first && pane.session) await this.#name(pane.session, `${title} · ${pane.model}`);
+        if (first && pane.session) await this.#name(pane.session, `${pane.model.split("/").at(-1)}: ${words}`);
       }),
     );
     announcer.say("All answers have ended.");

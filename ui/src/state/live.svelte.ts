@@ -2,6 +2,7 @@
 import { EMPTY, fold, type RunView } from "../lib/fold";
 import { follow, FrameBatch, readEvents } from "../lib/follow";
 import type { Numbered } from "../lib/wire";
+import { announcer } from "./announcer.svelte";
 import { api } from "./server.svelte";
 
 export class LiveRun {
@@ -40,5 +41,9 @@ export class LiveRun {
 
   protected receive(events: Numbered[]): void {
     this.view = fold(this.view, events);
+    for (const { event } of events) {
+      if (event.type === "approval.asked") announcer.say(`The agent asks whether it may use ${event.name}.`);
+      else if (event.type === "tool_call.dropped") announcer.say(`${event.name} was cut off and not carried out.`);
+    }
   }
 }
