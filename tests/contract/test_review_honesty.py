@@ -36,3 +36,14 @@ async def test_the_same_request_at_the_same_time_is_not_in_its_own_way(lane: str
         answers = await asyncio.gather(*asked)
         assert [answer.status for answer in answers] == [200] * 5
         assert {answer.text for answer in answers} == {"Once."}
+
+
+async def test_a_run_that_nobody_is_connected_to_is_not_accepted_and_then_cancelled() -> None:
+    """J1: a run that would die with a reader it does not have is refused; one with seconds to attach in is not."""
+    async with serving([Reply(text="Hi.")]) as world:
+        refused = await world.client.post("/v1/runs", {"input": "Go", "on_disconnect": "cancel"})
+        assert (refused.status, refused.error["param"]) == (400, "on_disconnect")
+        accepted = await world.client.post("/v1/runs", {"input": "Go", "on_disconnect": 20})
+        assert accepted.status == 202
+        await world.ended(accepted.json["run_id"])
+        assert (await world.client.get(f"/v1/runs/{accepted.json['run_id']}")).json["status"] == "completed"

@@ -88,7 +88,15 @@ def parse_run(body: dict[str, Any]) -> NewRun:
         limit = getattr(raw, name)
         if limit is not None and limit < 1:
             raise RequestError(f"{name} must be at least 1.", param=name, code="invalid_value")
-    return NewRun(body=raw, chat=parse_chat_request(asked))
+    chat = parse_chat_request(asked)
+    if chat.on_disconnect in ("cancel", 0) and not chat.stream:
+        raise RequestError(
+            'on_disconnect: "cancel" needs stream: true; without a stream nobody is connected, and the run would end '
+            "at once. Send a number of seconds to attach in, or leave it out.",
+            param="on_disconnect",
+            code="invalid_value",
+        )
+    return NewRun(body=raw, chat=chat)
 
 
 def parse_steering(body: dict[str, Any]) -> UserMessage:
