@@ -27,6 +27,8 @@ class Command(NamedTuple):
 
 COMMANDS: Final = (
     Command("serve", "holdfast.cli.serve", "Start the server."),
+    Command("chat", "holdfast.cli.chat", "Talk to the agent, here or on a server."),
+    Command("runs", "holdfast.cli.runs", "List, show, follow and stop runs."),
     Command("doctor", "holdfast.cli.doctor", "Check the set-up, and say how to mend it."),
 )
 

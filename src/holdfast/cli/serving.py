@@ -1,6 +1,7 @@
 """Running an ASGI app under uvicorn, from the first accepted connection to the last saved run (R9).
 
-Above: serve. Below: uvicorn. Knows nothing of what is served beyond the two calls that end it.
+Above: serve, and the commands that bring an agent of their own. Below: uvicorn. Knows nothing of what is served beyond
+the two calls that end it.
 """
 
 import asyncio
@@ -8,7 +9,7 @@ import contextlib
 import signal
 import socket
 import sys
-from collections.abc import Callable, Generator
+from collections.abc import AsyncIterator, Callable, Generator
 from typing import Any, Final, Protocol
 
 import uvicorn
@@ -73,6 +74,27 @@ async def serve_until_signalled(
             http.close_listeners()
             await _drain(serving, grace_seconds, hurry)
             http.should_exit = True
+
+
+@contextlib.asynccontextmanager
+async def serve_beside(serving: Serving, listeners: list[socket.socket]) -> AsyncIterator[None]:
+    """Serve while the block runs, for a client in this process; at its end running work is interrupted and saved."""
+    http = _HttpServer(_make_config(serving))
+    loop = asyncio.get_running_loop()
+    serve = loop.create_task(http.serve(sockets=listeners))
+    ready = loop.create_task(http.ready.wait())
+    try:
+        await asyncio.wait({serve, ready}, return_when=asyncio.FIRST_COMPLETED)
+        yield
+    finally:
+        ready.cancel()
+        await asyncio.wait([ready])
+        serving.begin_shutdown()
+        if not serve.done():
+            http.close_listeners()
+            await serving.drain(0)
+            http.should_exit = True
+        await serve
 
 
 async def _drain(serving: Serving, grace_seconds: float, hurry: asyncio.Event) -> None:

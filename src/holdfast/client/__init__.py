@@ -11,6 +11,7 @@ from holdfast.client.values import (
     SessionMessage,
     StartedRun,
     StoppedRun,
+    Tokens,
     ToolUse,
     WaitingApproval,
 )
@@ -26,6 +27,7 @@ __all__ = [
     "SessionMessage",
     "StartedRun",
     "StoppedRun",
+    "Tokens",
     "ToolUse",
     "WaitingApproval",
 ]

@@ -9,7 +9,16 @@ import msgspec
 
 from holdfast.events import Event
 from holdfast.ids import EventNumber
-from holdfast.messages import Usage
+
+
+class Tokens(msgspec.Struct, frozen=True, kw_only=True):
+    """Tokens, as the provider counted them; zero where it did not say."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    total_tokens: int = 0
+    cached_tokens: int = 0
+    reasoning_tokens: int = 0
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -75,7 +84,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     surface: str
     created_at: float
     ended_at: float | None
-    usage: Usage
+    usage: Tokens
     text: str
     """In a list only its beginning."""
     events: int
@@ -98,7 +107,7 @@ class StoppedRun(msgspec.Struct, frozen=True, kw_only=True):
     reason: str | None
     message: str | None
     text: str
-    usage: Usage
+    usage: Tokens
 
 
 class Session(msgspec.Struct, frozen=True, kw_only=True):

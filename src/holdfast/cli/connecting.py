@@ -1,0 +1,124 @@
+"""Which server a command talks to: the one that is named, the one that runs here, or one of its own (T1).
+
+Whichever it is, the command sees a client and nothing else. Above: chat and runs. Below: the client, the composition
+root, and the settings.
+"""
+
+import logging
+import os
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+import msgspec
+
+from holdfast.cli.addresses import make_url, open_listeners, resolve
+from holdfast.cli.serving import serve_beside
+from holdfast.cli.startup import load, prepare
+from holdfast.client import HoldfastClient
+from holdfast.config import ServerSettings
+from holdfast.errors import ClientError, ConfigError
+from holdfast.server import open_server
+from holdfast.settings import data_directory
+
+LOOK_SECONDS: Final = 1.0
+"""A server on this machine answers at once; what does not is something else."""
+_LOOPBACK: Final = "127.0.0.1"
+
+
+class Connection(msgspec.Struct, frozen=True, kw_only=True):
+    """A server, ready to be used."""
+
+    client: HoldfastClient
+    where: str
+    """For people."""
+
+
+@asynccontextmanager
+async def connect(server: str | None, config: Path | None, *, model: str | None = None) -> AsyncIterator[Connection]:
+    """The server to use, for as long as the block runs.
+
+    Args:
+        server: its address, if one was given; else HOLDFAST_SERVER.
+        config: the settings file, if one was given.
+        model: the default model of an agent that is opened here.
+
+    Raises:
+        ConfigError: a setting or the address is wrong.
+        ClientError: the server that was named cannot be used.
+        HoldfastError: an agent cannot be opened here.
+    """
+    environment = dict(os.environ)
+    loaded = load({}, config, environment)
+    settings = loaded.settings.server
+    if named := server or environment.get("HOLDFAST_SERVER"):
+        url = parse_server_url(named)
+        async with HoldfastClient(url, settings.api_key) as client:
+            await client.health()
+            yield Connection(client=client, where=url)
+        return
+    if (found := await _find_running(settings)) is not None:
+        async with HoldfastClient(found, settings.api_key) as client:
+            yield Connection(client=client, where=found)
+        return
+    async with _open_here(config, model) as connection:
+        yield connection
+
+
+def local_data_directory() -> Path:
+    """Where what is typed on this machine is kept, whichever server it is typed to."""
+    return data_directory(dict(os.environ))
+
+
+def parse_server_url(text: str) -> str:
+    """The base of a server's URLs; `host:port` will do, and a `/v1` at the end does no harm.
+
+    Raises:
+        ConfigError: it is no address of a server.
+    """
+    url = text if "://" in text else f"http://{text}"
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        usable = False
+    if not usable or parts.username or parts.query or parts.fragment:
+        # Not repeated word for word: some people write keys into addresses.
+        raise ConfigError(
+            "The server must be an address such as http://127.0.0.1:8642 (--server, HOLDFAST_SERVER); "
+            "its key comes from HOLDFAST_API_KEY."
+        )
+    return url.rstrip("/").removesuffix("/v1").rstrip("/")
+
+
+async def _find_running(settings: ServerSettings) -> str | None:
+    """The server that the settings describe, if it runs."""
+    if settings.port == 0:
+        return None
+    url = make_url(settings.host, settings.port)
+    # Without the key: whatever listens there may be somebody else's.
+    async with HoldfastClient(url) as client:
+        try:
+            await client.health(LOOK_SECONDS)
+        except ClientError:
+            return None
+    return url
+
+
+@asynccontextmanager
+async def _open_here(config: Path | None, model: str | None) -> AsyncIterator[Connection]:
+    """An agent in this process, reached like any other server, by a key that nobody else has."""
+    # What the parts would log belongs to no conversation; how a run went is in its outcome.
+    logging.basicConfig(handlers=[logging.NullHandler()])
+    startup = prepare({"model": model}, config)
+    key = secrets.token_urlsafe(32)
+    own = msgspec.structs.replace(startup.settings.server, host=_LOOPBACK, api_key=key, cors_origins=())
+    settings = msgspec.structs.replace(startup.settings, server=own)
+    async with open_server(settings, data_dir=startup.data_dir, environment=startup.environment) as server:
+        listeners = open_listeners(resolve(_LOOPBACK), 0)
+        url = make_url(_LOOPBACK, listeners[0].getsockname()[1])
+        async with serve_beside(server, listeners), HoldfastClient(url, key) as client:
+            yield Connection(client=client, where=f"this machine ({startup.because})")
