@@ -1,4 +1,4 @@
-"""The npm package `openai`, unchanged: each script in node/ does one scenario and prints what it saw."""
+"""The npm packages `openai` and `ai`, unchanged: each script in node/ does one scenario and prints what it saw."""
 
 import asyncio
 import json
@@ -106,3 +106,26 @@ async def test_a_retry_gets_the_answer_of_the_first_try(world: World, node: Path
         request.release()
         assert await playing == {"text": TEXT, "replayed": "true"}
     assert len(world.asked) == 1
+
+
+async def test_the_ai_sdk_sees_every_ending_as_what_it_is(world: World, node: Path) -> None:
+    """C3, C4, C5, C8, C11: named events and foreign frames are what it falls over; here it meets none."""
+    (world.folder / "workspace" / "notes.txt").write_text("Feed the cat.")
+    world.says(
+        Reply(text=TEXT, reasoning="Hm."),
+        Reply(calls=(tool_call("read_file", path="notes.txt"),)),
+        Reply(text="Feed it."),
+        WEATHER,
+        Reply(text="It rains."),
+        Reply(text=TEXT, fault=Fault("truncated")),
+        Reply(text=TEXT, fault=Fault("error_event", 2)),
+    )
+    seen = await play(world, node, "ai_sdk")
+    assert seen == {
+        "text": {"text": TEXT, "reasoning": "Hm.", "finish": "stop", "errors": []},
+        "servers": {"text": "Feed it.", "reasoning": "", "finish": "stop", "errors": []},
+        "own": {"text": "It rains.", "reasoning": "", "finish": "stop", "errors": []},
+        "cut": {"text": TEXT, "reasoning": "", "finish": "length", "errors": []},
+        "failed": {"text": "The cat", "reasoning": "", "finish": "error", "errors": [CRASHED]},
+        "carriedOut": ["Oslo"],
+    }
