@@ -205,6 +205,8 @@ async def take(browser: Browser, base_url: str, folder: Path, scheme: Scheme, ph
     size = PHONE if phone else DESK
     context = await browser.new_context(viewport=size, color_scheme=scheme, reduced_motion="reduce")
     for name, show in VIEWS.items():
+        if phone and name == "run":
+            continue
         page = await context.new_page()
         await show(page, base_url)
         await page.wait_for_timeout(300)  # the last frame, and the colours of the code

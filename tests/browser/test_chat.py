@@ -85,7 +85,7 @@ async def test_stop_ends_the_run_closes_the_upstream_and_says_what_was_kept(tmp_
         await asked.closed(5)
         await it.finished()
         badge = it.answers.last.locator("[data-outcome=cancelled]")
-        await expect(badge).to_contain_text("Stopped.")
+        await expect(badge).to_contain_text("Stopped on request.")
         await expect(badge).to_contain_text("What had arrived is kept")
         kept = await it.answers.last.inner_text()
         await it.page.reload()
@@ -99,7 +99,7 @@ async def test_stop_before_the_first_token_works_too(tmp_path: Path, browser: Br
         asked = await it.provider.received()
         await it.stop_button.click()
         await asked.closed(5)
-        await expect(it.answers.last.locator("[data-outcome=cancelled]")).to_contain_text("Nothing had arrived yet")
+        await expect(it.answers.last.locator("[data-outcome=cancelled]")).to_contain_text("No text had arrived yet")
 
 
 async def test_a_tool_has_a_card_with_its_arguments_its_output_and_how_long_it_took(

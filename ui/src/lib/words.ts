@@ -19,7 +19,6 @@ const INCOMPLETE: Record<string, string> = {
   server_restart: "The server was restarted while this run was going.",
 };
 const CANCELLED: Record<string, string> = {
-  user: "Stopped on request.",
   client_disconnect: "The connection to this run was closed.",
   timeout: "The run reached its time limit.",
   shutdown: "The server was shut down while this run was going.",
@@ -30,7 +29,7 @@ const CANCELLED: Record<string, string> = {
 export function ending(outcome: Outcome, keptCharacters: number): Ending | null {
   const kept = keptCharacters
     ? `What had arrived is kept: ${count(keptCharacters, "character")}.`
-    : "Nothing had arrived yet.";
+    : "No text had arrived yet.";
   switch (outcome.outcome) {
     case "completed":
       return null;
@@ -47,6 +46,7 @@ export function ending(outcome: Outcome, keptCharacters: number): Ending | null 
     case "cancelled": {
       const why = outcome.message || CANCELLED[outcome.reason ?? ""] || "The run was cancelled.";
       const remedy = keptCharacters ? "continue" : "retry";
+      if (outcome.reason === "user") return { title: "Stopped on request", detail: kept, remedy, tone: "neutral" };
       return { title: "Stopped", detail: `${why} ${kept}`, remedy, tone: "neutral" };
     }
     case "requires_action":

@@ -259,7 +259,7 @@ class Chat {
   async #stop(exchange: Exchange): Promise<void> {
     try {
       const { stopped, text } = await api.stop(exchange.run);
-      const kept = text.length ? `${count(text.length, "character")} kept.` : "Nothing had arrived yet.";
+      const kept = text.length ? `${count(text.length, "character")} kept.` : "No text had arrived yet.";
       announcer.show(stopped ? `Stopped. ${kept}` : "It had already ended.");
     } catch (error) {
       this.stopping = false;
