@@ -97,6 +97,23 @@ async def test_without_a_grace_a_client_that_gives_up_ends_its_run_before_the_ne
     assert first.closed_at < world.asked[1].received_at
 
 
+async def test_a_key_alone_does_not_keep_a_run_alive_and_nothing_is_run_again(world: World) -> None:
+    """C15, C17: the first try was cancelled when its client left; the same key tells that, and not as success."""
+    world.says(Reply(text=TEXT, hold_after=2))
+    async with FlakyProxy(world.server.base_url, "both") as proxy:
+        sdk = world.openai(base_url=proxy.url, max_retries=2)
+        key = {"Idempotency-Key": "key-alone"}
+        asking = asyncio.ensure_future(sdk.chat.completions.create(model="holdfast", messages=HELLO, extra_headers=key))
+        request = await world.provider.received(1)
+        await asyncio.sleep(0.1)
+        proxy.lose.set()
+        await request.closed()
+        answer = await asking
+    assert (answer.choices[0].finish_reason, answer.choices[0].message.content) == ("length", "The cat")
+    assert answer.model_extra is not None and answer.model_extra["holdfast"]["reason"] == "client_disconnect"
+    assert len(world.asked) == 1
+
+
 async def test_a_time_out_raises_and_the_model_is_let_go(world: World) -> None:
     """R3: no retries: APITimeoutError, and nobody goes on working for a client that has left."""
     world.says(HELD)

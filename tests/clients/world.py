@@ -166,6 +166,7 @@ class FlakyProxy:
         self._server: asyncio.Server | None = None
         self._kept: list[asyncio.StreamWriter] = []
         self._handlers: set[asyncio.Task[None]] = set()
+        self._closing = asyncio.Event()
 
     async def __aenter__(self) -> "FlakyProxy":
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
@@ -174,11 +175,10 @@ class FlakyProxy:
     async def __aexit__(self, *_: object) -> None:
         assert self._server is not None
         self._server.close()
+        self._closing.set()
+        await asyncio.gather(*self._handlers)
         for writer in self._kept:
             writer.close()
-        for task in self._handlers:
-            task.cancel()
-        await asyncio.gather(*self._handlers, return_exceptions=True)
 
     async def came_back(self, seconds: float = 10.0) -> None:
         """Wait for the second connection, and as long as its request needs to reach the model if it gets so far."""
@@ -202,13 +202,13 @@ class FlakyProxy:
         self._kept += [writer, back]
         directions = [self._pump(reader, back), self._pump(there, writer)]
         pumps = [asyncio.ensure_future(direction) for direction in directions]
-        losing = [asyncio.ensure_future(self.lose.wait())] if first else []
+        ends = [asyncio.ensure_future(event.wait()) for event in (self._closing, *([self.lose] if first else []))]
         try:
-            await asyncio.wait([*pumps, *losing], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([*pumps, *ends], return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for each in (*pumps, *losing):
+            for each in (*pumps, *ends):
                 each.cancel()
-            await asyncio.gather(*pumps, *losing, return_exceptions=True)
+            await asyncio.gather(*pumps, *ends, return_exceptions=True)
             writer.close()
             if not first or self._cut == "both":
                 back.close()
