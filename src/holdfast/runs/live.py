@@ -26,6 +26,8 @@ class LiveRun:
         """Monotonic time of the last sign of life (U7)."""
         self.executing = False
         """False while it waits for its turn on the session (R11)."""
+        self.executing_at = 0.0
+        """Monotonic time at which its turn came: waiting for it does not count against the run's time (R10)."""
         self.begun = False
         """Its task has taken its first step: from here on it can be cancelled and will still be saved."""
         self.closing = False

@@ -144,7 +144,7 @@ class Supervisor:
             if live.interruption is None:
                 await turn
             live.executing = True
-            live.active_at = self._clock.monotonic()
+            live.active_at = live.executing_at = self._clock.monotonic()
             outcome = live.interruption or await self._run_loop(live)
         except asyncio.CancelledError:
             outcome = live.interruption or Cancelled(reason="shutdown")
@@ -296,7 +296,7 @@ class Supervisor:
             await self._clock.sleep(SWEEP_SECONDS)
             now = self._clock.monotonic()
             for live in self.live_runs:
-                if live.executing and now - live.began > limits.run_seconds:
+                if live.executing and now - live.executing_at > limits.run_seconds:
                     message = f"The run reached its limit of {limits.run_seconds:g} seconds (limits.run_seconds)."
                     live.interrupt(Cancelled(reason="timeout", message=message))
                 elif live.executing and not live.controls.patient and now - live.active_at > limits.idle_seconds:
