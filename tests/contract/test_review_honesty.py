@@ -5,10 +5,15 @@ import time
 
 import pytest
 
+from holdfast.config import LimitSettings
+from holdfast.events import RunEnded
+from holdfast.outcomes import Completed
 from holdfast.store.memory import MemoryStore
 from holdfast.store.records import IdempotencyKey, Reserved, RunRecord
-from holdfast.testing import Reply
-from holdfast.testing.upstream import ScriptedUpstream, says
+from holdfast.testing import Reply, tool_call
+from holdfast.testing.clock import ManualClock
+from holdfast.testing.upstream import ScriptedUpstream, Turn, says
+from tests.runs_world import FEW, open_world, read_all
 from tests.serving import serving, serving_parts
 
 
@@ -47,3 +52,23 @@ async def test_a_run_that_nobody_is_connected_to_is_not_accepted_and_then_cancel
         assert accepted.status == 202
         await world.ended(accepted.json["run_id"])
         assert (await world.client.get(f"/v1/runs/{accepted.json['run_id']}")).json["status"] == "completed"
+
+
+async def test_waiting_for_a_turn_does_not_use_up_a_runs_time() -> None:
+    """R10: the limit of wall-clock time is on running; a run that had to wait has all of it."""
+    gates, clock = [asyncio.Event(), asyncio.Event()], ManualClock()
+    script: list[Turn] = [[gate, *says("Done.")] for gate in gates]
+    async with open_world(MemoryStore(), script, limits=LimitSettings(run_seconds=10.0), clock=clock) as world:
+        runs = [await world.start(lane="wait") for _ in gates]
+        for number, started in enumerate(runs, 1):
+            await world.upstream.asked(number)
+            await clock.advance(8.0)
+            gates[number - 1].set()
+            assert (await read_all(started.subscription))[-1] == RunEnded(outcome=Completed(), usage=FEW)
+
+
+async def test_a_tool_that_was_not_carried_out_is_not_counted_as_one_that_was() -> None:
+    """S10: what the model makes up has no place among the tools."""
+    async with serving([Reply(calls=(tool_call("no_such_tool"),)), Reply(text="Ok.")]) as world:
+        assert (await world.client.chat()).text == "Ok."
+        assert b"no_such_tool" not in (await world.client.get("/metrics")).body

@@ -79,4 +79,6 @@ class Meter:
         self.tokens.labels("input").inc(transcript.usage.input_tokens)
         self.tokens.labels("output").inc(transcript.usage.output_tokens)
         for result in transcript.results.values():
+            if result.executed == "no":
+                continue  # Denied, or a name that the model made up: nothing was carried out.
             self.tools.labels(result.name, "failed" if result.failed else "completed").inc()
