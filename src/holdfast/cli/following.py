@@ -4,6 +4,7 @@ Above: chat and runs. Below: the client and a view. Knows neither prompts nor se
 """
 
 import asyncio
+import os
 import signal
 import sys
 from collections.abc import Callable, Coroutine, Generator
@@ -19,6 +20,7 @@ from holdfast.runs.transcript import Transcript
 
 STOP_SECONDS: Final = 3.0
 """How long leaving may take because a run is still to be stopped."""
+_SIGPIPE: Final = 13
 _SETTLE_SECONDS: Final = 0.1
 """A replayed log asks and answers at once; only a question that stays open is put to a person."""
 
@@ -196,7 +198,12 @@ def run_with_signals(main: Callable[[Interrupts], Coroutine[Any, Any, int]]) -> 
 
     Ctrl-C is handed to the command. SIGTERM and SIGHUP end it in order, so that an agent of its own is closed properly.
     """
-    return asyncio.run(_with_signals(main))
+    try:
+        return asyncio.run(_with_signals(main))
+    except BrokenPipeError:
+        # The reader of our output has left (`holdfast chat ... | head`); keep Python from complaining at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + _SIGPIPE
 
 
 async def _with_signals(main: Callable[[Interrupts], Coroutine[Any, Any, int]]) -> int:

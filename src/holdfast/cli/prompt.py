@@ -50,6 +50,7 @@ class Prompt:
             complete_while_typing=True,
             key_bindings=_line_keys(),
             multiline=True,
+            reserve_space_for_menu=4,
             prompt_continuation="  ",
             color_depth=ColorDepth.DEPTH_1_BIT if no_color else None,
             interrupt_exception=InterruptedPromptError,
