@@ -3,11 +3,10 @@
     python scripts/screenshots.py [FOLDER]
 
 A real server in a process of its own, over a scripted provider under well-known names, in a real browser. Needs the
-built page (scripts/build_page.py) and Chromium (HOLDFAST_CHROMIUM names another than /usr/bin/chromium).
+built page (scripts/build_page.py) and Chromium (on the path, or HOLDFAST_CHROMIUM).
 """
 
 import asyncio
-import os
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -22,9 +21,9 @@ sys.path.insert(0, str(ROOT))
 
 from holdfast.messages import Usage  # noqa: E402
 from holdfast.testing import Fault, RecordedRequest, Reply, ScriptedProvider, tool_call  # noqa: E402
+from tests.browser.browsing import find_chromium  # noqa: E402
 from tests.serving import Client, running_server  # noqa: E402
 
-CHROMIUM: Final = os.environ.get("HOLDFAST_CHROMIUM", "/usr/bin/chromium")
 DESK: Final[ViewportSize] = {"width": 1280, "height": 820}
 PHONE: Final[ViewportSize] = {"width": 390, "height": 800}
 Scheme = Literal["light", "dark"]
@@ -96,7 +95,7 @@ ANSWERS: Final = {
         "Start with **optimistic**: a version column and one `WHERE version = ?`. Move a single hot table to "
         "`SELECT … FOR UPDATE` when you see retries climb.",
     ),
-    "qwen3-32b": (0.03, "Optimistic locking assumes that conflicts are rare. Each row has a version, and an update "
+    "qwen3-32b": (0.06, "Optimistic locking assumes that conflicts are rare. Each row has a version, and an update "
                   "succeeds only if the version has not changed in the meantime. Pessimistic locking takes a lock "
                   "before it reads, so that nobody else can write until the transaction ends. "),
 }  # fmt: skip
@@ -227,7 +226,7 @@ async def opened() -> AsyncIterator[tuple[Browser, str]]:
             with running_server(Path(name), CONFIG.format(url=provider.url)) as server:
                 async with Client(server.base_url) as client:
                     await fill_history(client)
-                browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+                browser = await playwright.chromium.launch(executable_path=find_chromium(), args=["--no-sandbox"])
                 yield browser, server.base_url
                 await browser.close()
 

@@ -1,7 +1,12 @@
 import { svelte } from "@sveltejs/vite-plugin-svelte";
+import type { ProxyOptions } from "vite";
 import { defineConfig } from "vitest/config";
 
-const server = "http://127.0.0.1:8642";
+/** For `npm run dev`: a server that runs beside. It refuses pages of other origins, so ours is not mentioned. */
+const server: ProxyOptions = {
+  target: process.env["HOLDFAST_SERVER"] ?? "http://127.0.0.1:8642",
+  configure: (proxy) => proxy.on("proxyReq", (request) => request.removeHeader("origin")),
+};
 
 // The page is served by the server itself under a policy that allows its own files alone,
 // so nothing may be inlined and nothing may come from elsewhere.

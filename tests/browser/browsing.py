@@ -1,6 +1,8 @@
 """The page in a real browser, on the real server in a process of its own, over a scripted provider."""
 
 import contextlib
+import os
+import shutil
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -37,6 +39,12 @@ models = ["m-1", "m-2", "m-3"]
 PATIENCE_MILLISECONDS = 10_000
 """For a machine that is busy with other things; what is waited for takes a fraction of a second."""
 expect.set_options(timeout=PATIENCE_MILLISECONDS)
+
+
+def find_chromium() -> str | None:
+    """A browser on this machine."""
+    names = (os.environ.get("HOLDFAST_CHROMIUM", ""), "chromium", "chromium-browser", "google-chrome", "chrome")
+    return next((found for name in names if name and (found := shutil.which(name))), None)
 
 
 @dataclass

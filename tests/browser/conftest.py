@@ -10,7 +10,8 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, async_playwright
 
-CHROMIUM = Path(os.environ.get("HOLDFAST_CHROMIUM", "/usr/bin/chromium"))
+from tests.browser.browsing import find_chromium
+
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 
 
@@ -40,9 +41,10 @@ def built_page() -> None:
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def browser(built_page: None) -> AsyncIterator[Browser]:
-    if not CHROMIUM.exists():
-        missing(f"There is no browser at {CHROMIUM}; name one with HOLDFAST_CHROMIUM.")
+    chromium = find_chromium()
+    if chromium is None:
+        missing("There is no Chromium on the path; name one with HOLDFAST_CHROMIUM.")
     async with async_playwright() as playwright:
-        browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        browser = await playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         yield browser
         await browser.close()
