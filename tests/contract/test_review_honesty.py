@@ -72,3 +72,25 @@ async def test_a_tool_that_was_not_carried_out_is_not_counted_as_one_that_was() 
     async with serving([Reply(calls=(tool_call("no_such_tool"),)), Reply(text="Ok.")]) as world:
         assert (await world.client.chat()).text == "Ok."
         assert b"no_such_tool" not in (await world.client.get("/metrics")).body
+
+
+async def test_a_reader_that_comes_back_after_the_end_is_not_told_that_the_run_failed() -> None:
+    """R7: a browser's EventSource reconnects with the last number it has; 204 says that there is no more."""
+    async with serving([Reply(text="One two.")]) as world:
+        started = await world.client.post("/v1/runs", {"input": "Go", "stream": True})
+        path = f"/v1/runs/{started.headers['X-Holdfast-Run-Id']}/events"
+        last = len(started.data) - 1
+        again = [await world.client.get(path, Last_Event_ID=str(number)) for number in (last - 1, last, last + 1)]
+        assert [answer.status for answer in again] == [200, 204, 204]
+        assert [event["outcome"]["outcome"] for event in again[0].data] == ["completed"]
+        assert again[1].body == again[2].body == b""
+
+
+async def test_a_reader_that_is_ahead_of_a_live_run_still_gets_its_end() -> None:
+    """R7: a number that no event has yet does not make a run look failed."""
+    async with serving([Reply(text=("One", " two."), hold_after=1)]) as world:
+        run = (await world.client.post("/v1/runs", {"input": "Go"})).json["run_id"]
+        async with world.client.opened("GET", f"/v1/runs/{run}/events?after=500") as events:
+            await events.content.readline()
+            (await world.provider.received()).release()
+            assert b'"outcome":"completed"' in await events.read()

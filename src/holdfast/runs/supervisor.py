@@ -236,6 +236,8 @@ class Supervisor:
         """
         live = self._live.get(run)
         if live is not None:
+            # Nobody can have read what has not happened: who says so follows from here on.
+            after = min(after, EventNumber(live.recorder.end - 1))
             self._meter.replays(live.recorder.end - after - 1)
             return live.subscribe(after)
         record = await self._store.get_run(run)

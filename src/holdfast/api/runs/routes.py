@@ -132,17 +132,30 @@ async def get_run(request: Request) -> Response:
 
 
 async def run_events(request: Request) -> Response:
-    """A run's log as server-sent events, from its start or after `Last-Event-ID` or `?after=`; live to the end."""
+    """A run's log as server-sent events, from its start or after `Last-Event-ID` or `?after=`; live to the end.
+
+    204 when it has ended and there is nothing after that event.
+    """
     service = service_of(request)
     run = _run_of(request)
     after = _after(request)
+    headers = {service.dialect.header("Run-Id"): run}
+    if after != BEFORE_FIRST and await _has_ended_by(service, run, after):
+        # A browser's EventSource comes back after every end of a stream, until it is told that there is no more.
+        return Response(status_code=204, headers=headers)
     subscription = await service.supervisor.subscribe(run, after)
     return EventStream(
         subscription,
         RunEventsEncoder(after),
         keepalive_seconds=service.settings.server.keepalive_seconds,
-        headers={service.dialect.header("Run-Id"): run},
+        headers=headers,
     )
+
+
+async def _has_ended_by(service: Service, run: RunId, after: EventNumber) -> bool:
+    """Has the reader of this event read all there will ever be?"""
+    record = await service.store.get_run(run) if service.supervisor.live(run) is None else None
+    return record is not None and record.outcome is not None and after + 1 >= record.events
 
 
 async def stop_run(request: Request) -> Response:
