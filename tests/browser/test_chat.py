@@ -359,6 +359,26 @@ async def test_pictures_are_pasted_and_sent_along(tmp_path: Path, browser: Brows
         assert width == 1568
 
 
+async def test_a_reader_who_scrolls_up_stays_there_and_finds_the_way_back(tmp_path: Path, browser: Browser) -> None:
+    """T3: the page follows the newest words until its reader looks at older ones."""
+    lines = tuple(f"{n}\n\n" for n in range(300))
+    async with browsing(tmp_path, browser, [Reply(text=lines, delay_seconds=0.01)]) as it:
+        scroller = it.page.locator(".scroller")
+        bottom = "element => element.scrollHeight - element.scrollTop - element.clientHeight"
+        await it.ask("Count")
+        await expect(it.answers.last).to_contain_text("60")
+        assert await scroller.evaluate(bottom) < 100
+        await scroller.hover()
+        await it.page.mouse.wheel(0, -400)
+        await expect(it.page.get_by_role("button", name="Latest")).to_be_visible()
+        place = await scroller.evaluate("element => element.scrollTop")
+        await expect(it.answers.last).to_contain_text("150")
+        assert await scroller.evaluate("element => element.scrollTop") == place
+        await it.page.get_by_role("button", name="Latest").click()
+        await expect(it.answers.last).to_contain_text("200")
+        assert await scroller.evaluate(bottom) < 100
+
+
 async def test_thousands_of_tokens_come_in_without_holding_up_the_page(tmp_path: Path, browser: Browser) -> None:
     """T3: at far over a thousand tokens a second no frame waits long, and the text is whole."""
     words = tuple(f"{n} " + ("\n\n" if n % 40 == 39 else "") for n in range(6000))

@@ -42,6 +42,12 @@ describe("saved messages", () => {
     expect(outcome).toEqual({ outcome: "incomplete", reason: "stream_interrupted", message: "Lost." });
   });
 
+  it("that no run has brought are told apart by their questions", () => {
+    const said = (role: "user" | "assistant", content: string): Message => ({ role, content });
+    const bare = exchangesOf([said("user", "a"), said("assistant", "b"), said("user", "c"), said("assistant", "d")], new Map());
+    expect(bare.map(({ asked }) => asked)).toEqual([[{ type: "text", text: "a" }], [{ type: "text", text: "c" }]]);
+  });
+
   it("get no verdict when their run is no longer known", () => {
     expect(exchanges[0]!.view.outcome).toBeNull();
   });

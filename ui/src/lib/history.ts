@@ -16,7 +16,7 @@ export function exchangesOf(messages: readonly Message[], runs: ReadonlyMap<stri
   const groups: Message[][] = [];
   for (const message of messages) {
     const group = groups.at(-1);
-    if (group && group[0]!.run_id === message.run_id) group.push(message);
+    if (group && belongs(message, group)) group.push(message);
     else groups.push([message]);
   }
   return groups.map((group) => {
@@ -31,6 +31,12 @@ export function exchangesOf(messages: readonly Message[], runs: ReadonlyMap<stri
       lastMessage: group.at(-1)!.id ?? null,
     };
   });
+}
+
+/** One run, one exchange. Messages that no run has brought begin a new one with each question. */
+function belongs(message: Message, group: Message[]): boolean {
+  if ((message.run_id ?? null) !== (group[0]!.run_id ?? null)) return false;
+  return Boolean(message.run_id) || message.role !== "user" || group.at(-1)!.role === "user";
 }
 
 export function partsOf(message: Message): Part[] {

@@ -29,7 +29,7 @@ export class Exchange extends LiveRun {
   }
 
   static past(past: PastExchange): Exchange {
-    const exchange = new Exchange(past.run, past.asked, past.view);
+    const exchange = new Exchange(makeKey(), past.asked, past.view);
     exchange.lastMessage = past.lastMessage;
     return exchange;
   }
