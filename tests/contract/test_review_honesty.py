@@ -2,10 +2,11 @@
 
 import asyncio
 import time
+from pathlib import Path
 
 import pytest
 
-from holdfast.config import LimitSettings
+from holdfast.config import AgentSettings, LimitSettings
 from holdfast.events import RunEnded
 from holdfast.outcomes import Completed
 from holdfast.store.memory import MemoryStore
@@ -14,7 +15,7 @@ from holdfast.testing import Reply, tool_call
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.upstream import ScriptedUpstream, Turn, says
 from tests.runs_world import FEW, open_world, read_all
-from tests.serving import serving, serving_parts
+from tests.serving import CHAT, asking, serving, serving_parts
 
 
 class UnhurriedStore(MemoryStore):
@@ -94,3 +95,13 @@ async def test_a_reader_that_is_ahead_of_a_live_run_still_gets_its_end() -> None
             await events.content.readline()
             (await world.provider.received()).release()
             assert b'"outcome":"completed"' in await events.read()
+
+
+async def test_a_question_that_nobody_answered_before_the_run_was_stopped_is_closed(tmp_path: Path) -> None:
+    """R12: no reader of the stream is left with a question that waits for ever."""
+    agent = AgentSettings(prompt="", tools=("files",), workspace=str(tmp_path), approval="ask")
+    async with serving([Reply(calls=(tool_call("list_files"),))], agent=agent) as world:
+        async with world.client.opened("POST", CHAT, asking(stream=True)) as stream:
+            await stream.content.readuntil(b'"status":"waiting"')
+            await world.client.post(f"/v1/runs/{stream.headers['X-Holdfast-Run-Id']}/stop")
+            assert b'"status":"denied","by":"stop"' in await stream.read()

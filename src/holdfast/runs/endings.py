@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import assert_never
 
 from holdfast.errors import ProviderRefusedError, StreamingUnsupportedError, TransportLostError, UpstreamError
-from holdfast.events import Event, TextAdded, ToolCallDropped, ToolFinished, TurnCut
+from holdfast.events import ApprovalAnswered, Event, TextAdded, ToolCallDropped, ToolFinished, TurnCut
 from holdfast.ids import CallId
 from holdfast.outcomes import Cancelled, Failed, Incomplete, Outcome
 from holdfast.runs.transcript import NOT_CARRIED_OUT, UNKNOWN_RESULT, Transcript
@@ -63,6 +63,8 @@ def close_interrupted(transcript: Transcript, outcome: Outcome, keep_open: froze
     turn = transcript.turn
     if turn is not None and turn.answered is None:
         events += cut_turn(transcript.turns - 1, turn, f"{cause} by {_who(outcome)}", cause)
+    # Whoever was asked need not answer any more.
+    events += (ApprovalAnswered(call_id=asked, approved=False, by="stop") for asked in transcript.approvals)
     running: set[CallId] = set()
     for tool in transcript.running_tools():
         running.add(tool.call_id)
