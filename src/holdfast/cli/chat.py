@@ -108,18 +108,19 @@ async def _answer_once(options: ChatOptions, question: str, interrupts: Interrup
             instructions=options.system,
             on_disconnect=GRACE_SECONDS,
         )
-        run = (await client.start_run(new)).run_id
         view, asker = _make_view(options), _make_asker()
-        try:
-            with keys_unseen():
-                transcript = await Following(client, run, view, interrupts, asker=asker).to_end()
-        except LeftError:
-            await stop_quietly(client, run)
-            return LEFT_EXIT_CODE
-        except (OSError, asyncio.CancelledError):
-            # The reader of our output has left (`holdfast chat ... | head`), or we were told to end.
-            await stop_quietly(client, run)
-            raise
+        with interrupts.held():
+            run = (await client.start_run(new)).run_id
+            try:
+                with keys_unseen():
+                    transcript = await Following(client, run, view, interrupts, asker=asker).to_end()
+            except LeftError:
+                await stop_quietly(client, run)
+                return LEFT_EXIT_CODE
+            except (OSError, asyncio.CancelledError):
+                # The reader of our output has left (`holdfast chat ... | head`), or we were told to end.
+                await stop_quietly(client, run)
+                raise
         assert transcript.outcome is not None, "a run that was followed to its end has an outcome"
         return EXIT_CODES[outcome_name(transcript.outcome)]
 

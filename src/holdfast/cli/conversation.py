@@ -152,7 +152,6 @@ class Conversation:
     # Answers
 
     async def _ask(self, content: str | list[dict[str, Any]]) -> None:
-        self._interrupts.forget()
         new = NewRun(
             input=content,
             model=self._model,
@@ -160,9 +159,10 @@ class Conversation:
             instructions=self._system,
             on_disconnect="continue",
         )
-        started = await self._client.start_run(new)
-        self._session = started.session_id
-        await self._follow(started.run_id)
+        with self._interrupts.held():
+            started = await self._client.start_run(new)
+            self._session = started.session_id
+            await self._follow(started.run_id)
 
     async def _follow(self, run: str) -> None:
         view = TerminalView(self._console)
@@ -208,7 +208,6 @@ class Conversation:
                 self._say(f"{mark}{said[-_RECALLED_CHARACTERS:]}")
         if session.active_run:
             self._say("It has a run that is going on:")
-            self._interrupts.forget()
             await self._follow(session.active_run)
 
     async def _choose_model(self, name: str) -> None:

@@ -32,18 +32,29 @@ class LeftError(HoldfastError):
 
 
 class Interrupts:
-    """Ctrl-C, one at a time."""
+    """Ctrl-C, one at a time. While nobody holds them, one is enough to leave."""
 
-    def __init__(self) -> None:
+    def __init__(self, leave: Callable[[], None]) -> None:
+        self._leave = leave
         self._hit = asyncio.Event()
+        self._holders = 0
 
     def hit(self) -> None:
-        """Ctrl-C was pressed."""
+        """Ctrl-C was pressed. One that nobody takes, and a second one that comes before the first was taken, leaves."""
+        if not self._holders or self._hit.is_set():
+            self._leave()
         self._hit.set()
 
-    def forget(self) -> None:
-        """What was pressed before counts no more."""
-        self._hit.clear()
+    @contextmanager
+    def held(self) -> Generator[None]:
+        """Somebody will take the next one, if not at once: a run that is just being started is stopped first."""
+        if not self._holders:
+            self._hit.clear()
+        self._holders += 1
+        try:
+            yield
+        finally:
+            self._holders -= 1
 
     async def wait(self) -> None:
         """Until the next one."""
@@ -83,7 +94,7 @@ class Following:
         *,
         asker: Asker | None = None,
         on_interrupt: OnInterrupt = "stop",
-        after: EventNumber = BEFORE_FIRST,
+        shown_after: EventNumber = BEFORE_FIRST,
         patience_seconds: float | None = 60.0,
     ) -> None:
         self._client = client
@@ -92,7 +103,7 @@ class Following:
         self._interrupts = interrupts
         self._asker = asker
         self._on_interrupt = on_interrupt
-        self._after = after
+        self._shown_after = shown_after
         self._patience_seconds = patience_seconds
         self._question: asyncio.Task[None] | None = None
         self._asked = ""
@@ -104,6 +115,10 @@ class Following:
             LeftError: the user has left; the run may go on.
             ClientError: the server is gone, or refuses.
         """
+        with self._interrupts.held():
+            return await self._to_end()
+
+    async def _to_end(self) -> Transcript:
         loop = asyncio.get_running_loop()
         reading = loop.create_task(self._read())
         ticking = loop.create_task(self._tick())
@@ -131,12 +146,14 @@ class Following:
     async def _read(self) -> Transcript:
         entries = self._client.events(
             self._run,
-            self._after,
             patience_seconds=self._patience_seconds,
             on_lost=lambda problem: self._view.note(f"{problem} Trying to read on …"),
         )
         async with aclosing(entries):
             async for entry in entries:
+                if entry.number <= self._shown_after:
+                    self._view.skip(entry)
+                    continue
                 event = entry.event
                 if isinstance(event, RunEnded) or (
                     isinstance(event, ApprovalAnswered) and event.call_id == self._asked
@@ -207,9 +224,7 @@ def run_with_signals(main: Callable[[Interrupts], Coroutine[Any, Any, int]]) -> 
 
 
 async def _with_signals(main: Callable[[Interrupts], Coroutine[Any, Any, int]]) -> int:
-    interrupts = Interrupts()
     loop = asyncio.get_running_loop()
-    working = loop.create_task(main(interrupts))
     ended_by = 0
 
     def end(number: int) -> None:
@@ -217,6 +232,8 @@ async def _with_signals(main: Callable[[Interrupts], Coroutine[Any, Any, int]]) 
         ended_by = number
         working.cancel()
 
+    interrupts = Interrupts(lambda: end(signal.SIGINT))
+    working = loop.create_task(main(interrupts))
     with _signals(interrupts.hit, end):
         await asyncio.wait([working])
     if working.cancelled():

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TextIO
 
 import msgspec
 
-from holdfast.cli.wording import Line, cut, describe, describe_ending, describe_usage, seconds, visible
+from holdfast.cli.wording import Line, describe, describe_ending, describe_usage, seconds, visible
 from holdfast.client import Entry
 from holdfast.clock import Clock, SystemClock
 from holdfast.events import (
@@ -20,6 +20,7 @@ from holdfast.events import (
     RunStarted,
     TextAdded,
     ToolCallBegan,
+    ToolFinished,
     ToolStarted,
     TurnStarted,
 )
@@ -41,6 +42,10 @@ class View(Protocol):
 
     def add(self, entry: Entry) -> None:
         """Show the next event."""
+        ...
+
+    def skip(self, entry: Entry) -> None:
+        """Know the next event and do not show it."""
         ...
 
     def note(self, text: str) -> None:
@@ -89,7 +94,7 @@ class TerminalView:
                 self._labels[event.call_id] = event.label
                 self._begin_line()
                 self._wait_for(event.label)
-            case ApprovalAsked():
+            case ToolFinished() | ApprovalAsked():
                 self._wait_for("")
                 self._write_line(describe(event, self._labels))
             case RunEnded():
@@ -99,6 +104,17 @@ class TerminalView:
                 self._write_line(Line(describe_usage(self.transcript.model, event.usage, took)))
             case _:
                 self._write_line(describe(event, self._labels))
+
+    def skip(self, entry: Entry) -> None:
+        """Know the next event and do not show it."""
+        self.transcript.add(entry.event, entry.at)
+        match entry.event:
+            case RunStarted():
+                self._began_at = entry.at
+            case ToolStarted():
+                self._labels[entry.event.call_id] = entry.event.label
+            case _:
+                return
 
     def note(self, text: str) -> None:
         """Say something that is not in the log."""
@@ -110,12 +126,15 @@ class TerminalView:
             return
         if self._console.is_dumb_terminal:
             return
+        from rich.text import Text
+
         waited = self._clock.monotonic() - self._waiting_since
         frame = FRAMES[int(waited / FRAME_SECONDS) % len(FRAMES)]
-        # The width is read anew each time: the window may have been resized.
-        room = max(1, self._console.width - 14)
+        # The width is read anew each time: the window may have been resized. A line that wrapped could not be erased.
+        label = Text(" ".join(visible(self._waiting_for).split()))
+        label.truncate(max(1, self._console.width - 16), overflow="ellipsis")
         self._hide_spinner()
-        self._style(f"{frame} {cut(visible(self._waiting_for), room)} {seconds(waited) if waited >= 1 else ''}", "cyan")
+        self._style(f"{frame} {label.plain} {seconds(waited) if waited >= 1 else ''}", "cyan")
         self._spinner_shown = True
 
     def _wait_for(self, what: str) -> None:
@@ -195,6 +214,10 @@ class PlainView:
             case _:
                 self._say(describe(event, self._labels))
 
+    def skip(self, entry: Entry) -> None:
+        """Know the next event and do not show it."""
+        self.transcript.add(entry.event, entry.at)
+
     def note(self, text: str) -> None:
         """Say something that is not in the log."""
         self._say(Line(text))
@@ -231,6 +254,10 @@ class JsonView:
         self._write({"number": entry.number, "at": entry.at, **_as_dict(entry.event)})
         if isinstance(entry.event, RunEnded):
             self._write(summarise(self.transcript))
+
+    def skip(self, entry: Entry) -> None:
+        """Know the next event and do not show it."""
+        self.transcript.add(entry.event, entry.at)
 
     def note(self, text: str) -> None:
         """Say something that is not in the log: not to the program."""

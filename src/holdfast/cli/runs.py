@@ -139,7 +139,7 @@ async def _tail(client: HoldfastClient, run: str, options: RunsOptions, interrup
         _make_view(options),
         interrupts,
         on_interrupt="leave",
-        after=EventNumber(options.after),
+        shown_after=EventNumber(options.after),
         patience_seconds=None,
     )
     try:

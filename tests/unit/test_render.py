@@ -1,0 +1,200 @@
+"""The views of a run, folded from events without a terminal, and the words they use."""
+
+import io
+import json
+from collections.abc import Sequence
+
+import pytest
+from rich.cells import cell_len
+from rich.console import Console
+
+from holdfast.cli.render import JsonView, PlainView, TerminalView, View
+from holdfast.cli.wording import cut, describe, describe_ending, seconds, visible
+from holdfast.client import Entry
+from holdfast.events import (
+    Answered,
+    ApprovalAnswered,
+    ApprovalAsked,
+    Event,
+    FellBack,
+    ReasoningAdded,
+    RunEnded,
+    RunStarted,
+    Steered,
+    TextAdded,
+    ToolCallBegan,
+    ToolCallDropped,
+    ToolFinished,
+    ToolStarted,
+    TurnStarted,
+    UpstreamRetried,
+    Warned,
+)
+from holdfast.ids import CallId, EventNumber, RunId, SessionId
+from holdfast.messages import Usage, user_says
+from holdfast.outcomes import Cancelled, Completed, Failed, Incomplete, Outcome, RequiresAction
+from holdfast.testing import ManualClock
+
+CALL = CallId("call_1")
+TOOL_RUN: tuple[Event, ...] = (
+    RunStarted(run=RunId("run_1"), session=SessionId("s"), model="m"),
+    TurnStarted(turn=0, model="m"),
+    ReasoningAdded(text="Hm."),
+    TextAdded(text="I look."),
+    ToolCallBegan(index=0, call_id=CALL, name="terminal"),
+    Answered(finish="tool_calls", model="m"),
+    ToolStarted(call_id=CALL, name="terminal", arguments="{}", label="terminal ls"),
+    ToolFinished(call_id=CALL, name="terminal", output="a\nb", seconds=0.25),
+    TurnStarted(turn=1, model="m"),
+    TextAdded(text="Two files."),
+    Answered(finish="stop", model="m"),
+    RunEnded(outcome=Completed(), usage=Usage(input_tokens=3, output_tokens=2)),
+)
+
+
+def show(view: View, events: Sequence[Event]) -> None:
+    for number, event in enumerate(events):
+        view.add(Entry(EventNumber(number), event, 100.0 + number))
+
+
+def plain_console(width: int = 60) -> tuple[Console, io.StringIO]:
+    output = io.StringIO()
+    return Console(file=output, width=width, highlight=False), output
+
+
+def test_a_run_reads_from_top_to_bottom() -> None:
+    """Text as it is, a line for each tool, the model and its tokens below."""
+    console, output = plain_console()
+    show(TerminalView(console), TOOL_RUN)
+    assert output.getvalue() == ("Hm.\nI look.\n✓ terminal ls (250 ms)\nTwo files.\nm · 3 tokens in, 2 out · 11.0 s\n")
+
+
+def test_what_a_model_says_cannot_steer_the_terminal() -> None:
+    console, output = plain_console()
+    bad = "\x1b]0;title\x07\x1b[2J\x9b31m\r\ttab\n"
+    events: list[Event] = [
+        TextAdded(text=bad),
+        ReasoningAdded(text=bad),
+        ToolStarted(call_id=CALL, name="t", arguments="", label=bad),
+        ToolFinished(call_id=CALL, name="t", output=bad, failed=True),
+        Warned(message=bad),
+        RunEnded(outcome=Failed(reason="internal", message=bad)),
+    ]
+    show(TerminalView(console), events)
+    shown = output.getvalue()
+    assert not set(shown) & {"\x1b", "\x07", "\x9b", "\r"}
+    assert "␛]0;title␇" in shown
+    assert visible("a\nb\tc") == "a\nb\tc"
+
+
+def test_the_spinner_turns_fits_the_window_and_leaves_nothing_behind() -> None:
+    output, clock = io.StringIO(), ManualClock()
+    console = Console(file=output, force_terminal=True, width=30, color_system=None)
+    view = TerminalView(console, clock)
+    view.add(Entry(EventNumber(0), ToolStarted(call_id=CALL, name="t", arguments="", label="t " + "潮" * 100), 1.0))
+    view.tick()
+    first = output.getvalue()
+    assert first.startswith("⠋ t 潮潮")
+    assert cell_len(first) < 30
+    view.add(Entry(EventNumber(1), ToolFinished(call_id=CALL, name="t", output="", seconds=0.1), 1.0))
+    assert output.getvalue().removeprefix(first).startswith("\r\x1b[2K✓ t 潮")
+    view.tick()
+    assert output.getvalue().endswith("(100 ms)\n"), "no spinner where nothing is awaited"
+
+
+def test_a_pipe_gets_the_answer_and_nothing_else() -> None:
+    answer = io.StringIO()
+    notes, said = plain_console()
+    events = [*TOOL_RUN[:-1], RunEnded(outcome=Incomplete(reason="max_turns"))]
+    show(PlainView(answer, notes), events)
+    assert answer.getvalue() == "I look.\nTwo files.\n"
+    assert said.getvalue().startswith(
+        "✓ terminal ls (250 ms)\n▲ Incomplete (max_turns): The run used up its model turns"
+    )
+
+
+def test_json_lines_end_with_a_summary_that_knows_what_was_skipped() -> None:
+    output = io.StringIO()
+    view = JsonView(output, plain_console()[0])
+    for number, event in enumerate(TOOL_RUN):
+        entry = Entry(EventNumber(number), event, 100.0)
+        view.skip(entry) if number < 10 else view.add(entry)
+    *events, summary = [json.loads(line) for line in output.getvalue().splitlines()]
+    assert [event["number"] for event in events] == [10, 11]
+    assert summary == {
+        "run_id": "run_1",
+        "session_id": "s",
+        "outcome": "completed",
+        "reason": None,
+        "message": "The run completed.",
+        "text": "I look.Two files.",
+        "usage": {
+            "input_tokens": 3,
+            "output_tokens": 2,
+            "cached_tokens": 0,
+            "reasoning_tokens": 0,
+            "total_tokens": 5,
+        },
+        "model": "m",
+    }
+
+
+@pytest.mark.parametrize(
+    ("outcome", "line"),
+    [
+        (Completed(), None),
+        (Incomplete(reason="max_output_tokens"), "▲ Incomplete (max_output_tokens): The answer was cut off"),
+        (Cancelled(reason="user"), "■ Stopped (user): The run was stopped on request. The 3 characters that came"),
+        (Failed(reason="upstream_error", message="No."), "✗ Failed (upstream_error): No. The 3 characters"),
+        (RequiresAction(reason="client_tools"), "… Waiting (client_tools)"),
+    ],
+)
+def test_only_success_needs_no_words(outcome: Outcome, line: str | None) -> None:
+    told = describe_ending(outcome, "abc")
+    assert (told is None) == (line is None)
+    assert told is None or told.text.startswith(line or "")
+
+
+@pytest.mark.parametrize(
+    ("event", "line"),
+    [
+        (
+            ToolCallDropped(call_id=CALL, name="w", bytes_received=7),
+            "✗ w was not carried out: its call broke off",
+        ),
+        (ToolFinished(call_id=CALL, name="w", output="Denied.", failed=True, executed="no"), "✗ w: Denied."),
+        (ToolFinished(call_id=CALL, name="w", output="", failed=True, executed="unknown"), "? w: stopped while it ran"),
+        (ToolFinished(call_id=CALL, name="w", output="Broken.", failed=True, seconds=2), "✗ w (2.0 s): Broken."),
+        (UpstreamRetried(model="m", attempt=1, error="Lost.", wait_seconds=0.5), "↻ m: Lost. Trying again in 500 ms."),
+        (FellBack(from_model="a", to_model="b", error="Down."), "↻ a: Down. b is asked instead."),
+        (
+            ApprovalAsked(call_id=CALL, name="w", arguments='{"a":1}', seconds=90),
+            '? w {"a":1} needs approval',
+        ),
+        (ApprovalAnswered(call_id=CALL, approved=False, by="timeout"), "  denied: nobody answered in time"),
+        (ApprovalAnswered(call_id=CALL, approved=True, by="client"), "  approved"),
+        (Steered(message=user_says("more")), "› more"),
+        (Warned(message="Careful."), "! Careful."),
+    ],
+)
+def test_what_a_person_should_know_is_a_line(event: Event, line: str) -> None:
+    told = describe(event, {})
+    assert told is not None
+    assert told.text.startswith(line)
+
+
+def test_durations_are_for_people() -> None:
+    numbers = (0.0004, 0.02, 0.999, 12.34, 75, 3700)
+    assert [seconds(number) for number in numbers] == [
+        "0.4 ms",
+        "20 ms",
+        "999 ms",
+        "12.3 s",
+        "1 min 15 s",
+        "1 h 01 min",
+    ]
+
+
+def test_a_long_text_becomes_one_line() -> None:
+    assert cut("a\n b", 10) == "a b"
+    assert cut("x" * 11, 10) == "x" * 9 + "…"
