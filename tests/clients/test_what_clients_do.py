@@ -130,11 +130,22 @@ async def after_silence(world: World, sending: Any) -> Answer:
 async def test_silence_on_responses_repeats_in_progress(world: World, client: Client) -> None:
     """P3: an event, not a comment, for clients whose idle timer only events reset; the SDK's helper reads on."""
     world.says(Reply(text=("One ", "two"), hold_after=1))
-    answer = await after_silence(world, client.post(RESPONSES, {"input": "Hello?", "stream": True}))
-    kinds = [event["type"] for event in check_stream(answer)]
+    kinds: list[str] = []
+    name = ""
+    async with (
+        asyncio.timeout(10),
+        client.opened("POST", RESPONSES, {"input": "Hello?", "stream": True}) as response,
+    ):
+        async for frame in frames_of(response):
+            if frame == "data: [DONE]":
+                break
+            event = next(datas([frame]))
+            name = name or event["response"]["id"]
+            kinds.append(event["type"])
+            if kinds.count("response.in_progress") == 4:
+                world.asked[0].release()  # the model goes on only after the silence has been broken three times
     assert kinds.count("response.in_progress") >= 4
     assert kinds[-1] == "response.completed"
-    name = answer.data[0]["response"]["id"]
     async with world.openai().responses.stream(response_id=name) as helper:
         assert (await helper.get_final_response()).output_text == "One two"
 
