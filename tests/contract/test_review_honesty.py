@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.config import AgentSettings, LimitSettings
+from holdfast.config import AgentSettings, LimitSettings, Protocol
 from holdfast.events import RunEnded
 from holdfast.outcomes import Completed
 from holdfast.store.memory import MemoryStore
@@ -105,3 +105,18 @@ async def test_a_question_that_nobody_answered_before_the_run_was_stopped_is_clo
             await stream.content.readuntil(b'"status":"waiting"')
             await world.client.post(f"/v1/runs/{stream.headers['X-Holdfast-Run-Id']}/stop")
             assert b'"status":"denied","by":"stop"' in await stream.read()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(("said", "finish"), [("", "error"), ("I will look.", "length")])
+@pytest.mark.parametrize("protocol", ["chat_completions", "anthropic_messages"])
+async def test_a_turn_that_lost_its_tool_calls_is_not_an_answer(
+    protocol: Protocol, said: str, finish: str, stream: bool
+) -> None:
+    """U16: the provider says that tools were called and sends no call; what the model wanted done was not done."""
+    async with serving([Reply(text=said, finish="tool_calls")], protocol=protocol) as world:
+        answer = await world.client.chat(stream=stream)
+        if finish == "error" and not stream:
+            assert answer.status == 502
+        else:
+            assert (answer.text, answer.finish) == (said, finish)

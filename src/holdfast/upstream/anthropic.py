@@ -79,12 +79,11 @@ class _Block:
 class AnthropicDecoder(StreamDecoder):
     """One streamed message."""
 
-    __slots__ = ("_blocks", "_counts", "_has_text", "_number_of_calls")
+    __slots__ = ("_blocks", "_counts", "_has_text")
 
     def __init__(self, call: ModelCall) -> None:
         super().__init__(call)
         self._blocks: dict[int, _Block] = {}
-        self._number_of_calls = 0
         self._has_text = False
         self._counts: dict[str, Any] = {}
 

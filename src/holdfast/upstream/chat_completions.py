@@ -123,13 +123,12 @@ class _Call:
 class ChatCompletionsDecoder(StreamDecoder):
     """One streamed chat completion."""
 
-    __slots__ = ("_calls", "_counts", "_details", "_last_call", "_number_of_calls", "_refused")
+    __slots__ = ("_calls", "_counts", "_details", "_last_call", "_refused")
 
     def __init__(self, call: ModelCall) -> None:
         super().__init__(call)
         self._calls: dict[int, _Call] = {}
         self._last_call: _Call | None = None
-        self._number_of_calls = 0
         self._details: list[dict[str, Any]] = []
         self._refused = False
         self._counts: Any = None

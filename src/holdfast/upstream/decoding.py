@@ -28,7 +28,7 @@ _ESCAPES: Final = re.compile(
 class StreamDecoder:
     """One streamed body. Implements `codec.Decoder` but for `_take`, which is the protocol's."""
 
-    __slots__ = ("_call_ids", "_finish", "_model", "_sse", "done", "failure", "finished", "frames")
+    __slots__ = ("_call_ids", "_finish", "_model", "_number_of_calls", "_sse", "done", "failure", "finished", "frames")
 
     def __init__(self, call: ModelCall) -> None:
         self.failure: UpstreamError | None = None
@@ -38,6 +38,7 @@ class StreamDecoder:
         self._sse = SseDecoder()
         self._finish: Finish | None = None
         self._model = call.model
+        self._number_of_calls = 0
         self._call_ids: set[str] = {
             known.id
             for message in call.messages
@@ -115,6 +116,9 @@ class StreamDecoder:
         self.done = True
         if self._finish is None:
             self.failure = TransportLostError("The model's stream ended before it was finished.")
+        elif self._finish == "tool_calls" and not self._number_of_calls:
+            # What the model wanted done was not done: that must not look like an answer.
+            self.failure = ProtocolError("The provider says that the model called a tool, and sent no call.")
         else:
             deltas.append(Answered(finish=self._finish, model=self._model, usage=self._usage()))
 

@@ -79,7 +79,6 @@ class ResponsesDecoder(StreamDecoder):
         "_item_completed",
         "_last_summary",
         "_lenient",
-        "_number_of_calls",
         "_opened",
         "_refused",
         "_signed",
@@ -96,7 +95,6 @@ class ResponsesDecoder(StreamDecoder):
         self._last_summary: Place | None = None
         self._signed = False
         self._calls: dict[int | str, _Call] = {}
-        self._number_of_calls = 0
         self._refused = False
         self._item_completed = False
         self._counts: Any = None

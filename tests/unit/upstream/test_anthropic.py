@@ -59,7 +59,8 @@ def test_a_ping_is_a_frame_without_a_delta() -> None:
 
 @pytest.mark.parametrize(("reason", "ours"), STOP_REASONS.items())
 def test_each_stop_reason_means_one_of_ours(reason: str, ours: str) -> None:
-    answered = decode(CODEC, frames(START, *say("Hi"), finish(reason), STOP))[-1]
+    calls = call(1, "{}") if ours == "tool_calls" else []
+    answered = decode(CODEC, frames(START, *say("Hi"), *calls, finish(reason), STOP))[-1]
     assert isinstance(answered, Answered)
     assert answered.finish == ours
 

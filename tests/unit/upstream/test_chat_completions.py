@@ -192,7 +192,9 @@ def test_extra_content_is_kept_with_its_call_also_when_it_comes_late() -> None:
     [*FINISH_REASONS.items(), ("STOP", "stop"), ("MAX_TOKENS", "length"), ("tool-calls", "tool_calls")],
 )
 def test_each_known_finish_reason_means_one_of_ours(word: str, finish: Finish) -> None:
-    assert decode(CODEC, frames(chat("x"), chat(finish=word)))[-1] == Answered(finish=finish, model="m-1")
+    call = {"index": 0, "id": "c", "function": {"name": "f", "arguments": "{}"}}
+    said = chat("x", tool_calls=[call]) if finish == "tool_calls" else chat("x")
+    assert decode(CODEC, frames(said, chat(finish=word)))[-1] == Answered(finish=finish, model="m-1")
 
 
 @pytest.mark.parametrize("word", ["error", "abort", "insufficient_system_resource", "malformed_function_call", "???"])
