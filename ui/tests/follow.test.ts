@@ -65,6 +65,12 @@ it("waits for a server that is starting behind a proxy", async () => {
   expect((await read()).numbers).toEqual([0]);
 });
 
+it("takes the word of a server that has nothing more to tell", async () => {
+  answers = [(response) => response.writeHead(204).end()];
+  expect((await read(7)).numbers).toEqual([]);
+  expect(asked).toEqual([7]);
+});
+
 it("begins after the event it is told", async () => {
   answers = [(response, after) => response.end(frame(after + 1, "run.ended"))];
   expect((await read(41)).numbers).toEqual([42]);

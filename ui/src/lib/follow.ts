@@ -31,6 +31,7 @@ export async function follow(
     try {
       const response = await open(last, signal);
       follower.connected(true);
+      if (response.status === 204) return; // the run has ended, and we have seen all of it
       const ended = await readEvents(response, signal, (events) => {
         const fresh = events.filter(({ number }) => number > last);
         if (!fresh.length) return;
