@@ -14,8 +14,8 @@ from holdfast.api.responses.outputs import MessageItem
 from holdfast.api.responses.resource import Envelope, render_response, status_of, terminal_event
 from holdfast.api.sse import KEEPALIVE
 from holdfast.errors import HoldfastError
-from holdfast.events import Batch
-from holdfast.outcomes import Failed
+from holdfast.events import Batch, RunEnded
+from holdfast.outcomes import Failed, outcome_reason
 
 DONE: Final = b"data: [DONE]\n\n"
 FROM_THE_START: Final = -1
@@ -143,7 +143,7 @@ class ResponseEncoder:
         """What these events look like."""
         writer = self._writer
         for batch in batches:
-            while batch.at >= self._beat_at:
+            while batch.at >= self._beat_at and not _was_down(batch):
                 self._beat()
             before = writer.next
             self.fold.add_batch(batch)
@@ -166,3 +166,9 @@ class ResponseEncoder:
     def _beat(self) -> None:
         self._beat_at += self._period
         self._writer.tell("response.in_progress", {"response": render_response(self._envelope, self.fold)})
+
+
+def _was_down(batch: Batch) -> bool:
+    """Is it the end that a restart wrote? Nobody was there to break the silence before it, however long it was."""
+    last = batch.events[-1]
+    return isinstance(last, RunEnded) and outcome_reason(last.outcome) == "server_restart"
