@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.config import AgentSettings, LimitSettings, Protocol
+from holdfast.config import AgentSettings, LimitSettings, Protocol, StreamSettings
 from holdfast.events import RunEnded
 from holdfast.outcomes import Completed
 from holdfast.store.memory import MemoryStore
@@ -15,7 +15,7 @@ from holdfast.testing import Reply, tool_call
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.upstream import ScriptedUpstream, Turn, says
 from tests.runs_world import FEW, open_world, read_all
-from tests.serving import CHAT, asking, serving, serving_parts
+from tests.serving import CHAT, asking, send_bytes, serving, serving_parts
 
 
 class UnhurriedStore(MemoryStore):
@@ -120,3 +120,15 @@ async def test_a_turn_that_lost_its_tool_calls_is_not_an_answer(
             assert answer.status == 502
         else:
             assert (answer.text, answer.finish) == (said, finish)
+
+
+async def test_asking_only_for_the_headers_of_a_stream_does_not_wait_for_its_end() -> None:
+    """J1: HEAD is answered at once, and the connection is free for the next request."""
+    async with serving([Reply(text="One two.", hold_after=-1)], stream=StreamSettings()) as world:
+        run = (await world.client.post("/v1/runs", {"input": "Go"})).json["run_id"]
+        host = world.base_url.removeprefix("http://")
+        head = f"HEAD /v1/runs/{run}/events HTTP/1.1\r\nHost: {host}\r\n\r\n"
+        then = f"GET /health HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"
+        answers = await send_bytes(world.base_url, f"{head}{then}".encode(), seconds=5)
+        assert answers.count(b"HTTP/1.1 200 OK") == 2
+        assert b"text/event-stream" in answers

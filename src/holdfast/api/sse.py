@@ -81,6 +81,11 @@ class EventStream(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send it."""
         async with self._subscription:
+            if scope["method"] == "HEAD":
+                # Only the headers were asked for; the connection must not wait for the run's end.
+                await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+                await send({"type": "http.response.body"})
+                return
             try:
                 async with _until_left(receive, self._subscription):
                     await self._send(send)
