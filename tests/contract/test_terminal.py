@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import socket
 import stat
 import subprocess
 import time
@@ -116,6 +117,25 @@ class TestConversation:
                     assert terminal.exit_code() == 130
                 finally:
                     os.kill(process.pid, signal.SIGCONT)
+
+    def test_one_ctrl_c_leaves_while_there_is_nothing_to_stop(self, tmp_path: Path) -> None:
+        """T1: a server that takes the connection and never answers does not hold anybody."""
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            silent.settimeout(SECONDS)
+            address = f"http://127.0.0.1:{silent.getsockname()[1]}"
+            with opened_terminal(tmp_path, "chat", "hello", "--server", address) as terminal:
+                connection, _ = silent.accept()
+                with connection:
+                    terminal.keys(CTRL_C)
+                    assert terminal.exit_code() == 130
+                    assert "Traceback" not in terminal.screen
+
+    def test_without_colour_there_is_none(self, shared: Shared, tmp_path: Path) -> None:
+        """T1: --no-color."""
+        with opened_terminal(tmp_path, "chat", "--no-color", "run echo grey", **shared.variables) as terminal:
+            assert terminal.exit_code() == 0
+            assert "✓ terminal echo grey" in terminal.screen
+            assert not re.search(r"\x1b\[[0-9;]*m", terminal.raw)
 
     def test_reasoning_is_dim_and_each_tool_is_one_line_with_a_spinner_and_its_duration(
         self, shared: Shared, tmp_path: Path
@@ -302,8 +322,10 @@ class TestConversation:
             terminal.keys(CTRL_D)
             assert terminal.exit_code() == 0
         said = run_piped(tmp_path, "chat", "--continue", "--json", "count to 4")
-        assert said.returncode == 0
-        listed = json.loads(run_piped(tmp_path, "runs", "--json").stdout)
+        assert said.returncode == 0, said.stderr
+        list_command = run_piped(tmp_path, "runs", "--json")
+        assert list_command.returncode == 0, list_command.stderr
+        listed = json.loads(list_command.stdout)
         assert [run["text"].strip() for run in listed] == ["1 2 3 4", "1 2 3"]
         assert len({run["session_id"] for run in listed}) == 1
 
@@ -320,7 +342,7 @@ class TestPipe:
     def test_only_the_answer_is_on_standard_output(self, shared: Shared, tmp_path: Path) -> None:
         """T1: in a pipe the answer alone, without colour and spinner; notes on standard error; exit code 0."""
         said = run_piped(tmp_path, "chat", given="run echo from the pipe", **shared.variables)
-        assert said.returncode == 0
+        assert said.returncode == 0, said.stderr
         assert said.stdout == shared.newest()["text"]
         assert "from the pipe" in said.stdout
         assert re.fullmatch(r"✓ terminal echo from the pipe \([^)]*\)\n", said.stderr)
@@ -355,6 +377,7 @@ class TestPipe:
     def test_json_is_the_log_and_a_summary(self, shared: Shared, tmp_path: Path) -> None:
         """T1: with --json every event is a line, the last line sums up, and failure is not success there either."""
         said = run_piped(tmp_path, "chat", "--json", "count to 3", **shared.variables)
+        assert said.returncode == 0, said.stderr
         *events, summary = [json.loads(line) for line in said.stdout.splitlines()]
         assert [event["number"] for event in events] == list(range(len(events)))
         assert (events[0]["type"], events[-1]["type"]) == ("run.started", "run.ended")
@@ -370,14 +393,14 @@ class TestPipe:
         }
         assert summary["usage"] == run["usage"]
         failed = run_piped(tmp_path, "chat", "--json", "--model", "chaos/500", "hello", **shared.variables)
-        assert failed.returncode == 4
+        assert failed.returncode == 4, failed.stderr
         last = json.loads(failed.stdout.splitlines()[-1])
         assert (last["outcome"], last["reason"], last["text"]) == ("failed", "upstream_error", "")
 
     def test_nobody_can_be_asked_in_a_pipe_so_the_call_is_denied_at_once(self, asking: Shared, tmp_path: Path) -> None:
         """T1: in a pipe approvals are denied at once, and the answer says so."""
         said = run_piped(tmp_path, "chat", given="run echo never", **asking.variables)
-        assert said.returncode == 0
+        assert said.returncode == 0, said.stderr
         assert "The user denied this call; it was not carried out" in said.stderr
         assert asking.newest()["tools"] == []
 
