@@ -82,12 +82,13 @@ async def test_a_time_out_of_the_sdk_with_a_grace_does_not_start_the_work_anew(w
     assert len(world.asked) == 1
 
 
-async def test_without_a_grace_a_client_that_gives_up_ends_its_run_before_the_next_begins(world: World) -> None:
-    """C17: `cancel` is the default: two tries never work at the same time, and the first is saved as what it was."""
+async def test_cancel_is_meant_when_it_is_said(world: World) -> None:
+    """C17: with `cancel` two tries never work at the same time, and the first is saved as what it was."""
     world.says(HELD, Reply(text=TEXT))
     async with FlakyProxy(world.server.base_url, "both") as proxy:
         sdk = world.openai(base_url=proxy.url, max_retries=2)
-        asking = asyncio.ensure_future(sdk.chat.completions.create(model="holdfast", messages=HELLO))
+        create = sdk.chat.completions.create
+        asking = asyncio.ensure_future(create(model="holdfast", messages=HELLO, extra_body={"on_disconnect": "cancel"}))
         first = await world.provider.received(1)
         proxy.lose.set()
         await first.closed()
@@ -97,20 +98,22 @@ async def test_without_a_grace_a_client_that_gives_up_ends_its_run_before_the_ne
     assert first.closed_at < world.asked[1].received_at
 
 
-async def test_a_key_alone_does_not_keep_a_run_alive_and_nothing_is_run_again(world: World) -> None:
-    """C15, C17: the first try was cancelled when its client left; the same key tells that, and not as success."""
-    world.says(Reply(text=TEXT, hold_after=2))
+@pytest.mark.parametrize("headers", [{}, {"Idempotency-Key": "key-alone"}], ids=["no key", "key"])
+async def test_a_dropped_connection_does_not_run_the_agent_twice(world: World, headers: dict[str, str]) -> None:
+    """C15: the SDK comes back by itself and finds the first try still at work, with nothing said about grace."""
+    world.says(HELD)
     async with FlakyProxy(world.server.base_url, "both") as proxy:
         sdk = world.openai(base_url=proxy.url, max_retries=2)
-        key = {"Idempotency-Key": "key-alone"}
-        asking = asyncio.ensure_future(sdk.chat.completions.create(model="holdfast", messages=HELLO, extra_headers=key))
+        create = sdk.chat.completions.with_raw_response.create
+        asking = asyncio.ensure_future(create(model="holdfast", messages=HELLO, extra_headers=headers))
         request = await world.provider.received(1)
-        await asyncio.sleep(0.1)
         proxy.lose.set()
-        await request.closed()
-        answer = await asking
-    assert (answer.choices[0].finish_reason, answer.choices[0].message.content) == ("length", "The cat")
-    assert answer.model_extra is not None and answer.model_extra["holdfast"]["reason"] == "client_disconnect"
+        await proxy.came_back()
+        request.release()
+        raw = await asking
+    assert raw.retries_taken == 1
+    assert raw.parse().choices[0].message.content == TEXT
+    assert raw.headers["idempotency-replayed"] == "true"
     assert len(world.asked) == 1
 
 

@@ -4,7 +4,7 @@ Shared by every surface that starts runs. Sits on the service.
 """
 
 import math
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from starlette.requests import HTTPConnection
 
@@ -71,15 +71,29 @@ def served_model(service: Service, asked: str | None) -> str:
     return service.default_model
 
 
-def parse_on_disconnect(value: Any, default: Literal["cancel", "continue"]) -> Literal["cancel", "continue"] | float:
-    """C17: what happens to the run when its last reader leaves.
+KEYED_GRACE_SECONDS: Final = 15.0
+SDK_GRACE_SECONDS: Final = 1.5
+"""Official SDKs send a plain request again within a second when its connection drops."""
+
+
+def default_on_disconnect(connection: HTTPConnection, *, stream: bool) -> Literal["cancel"] | float:
+    """C15, C17: what a request that does not say means. Who is going to come back by itself is waited for."""
+    if "idempotency-key" in connection.headers:
+        return KEYED_GRACE_SECONDS
+    if not stream and "x-stainless-retry-count" in connection.headers:
+        return SDK_GRACE_SECONDS
+    return "cancel"
+
+
+def parse_on_disconnect(value: Any) -> Literal["cancel", "continue"] | float | None:
+    """C17: what happens to the run when its last reader leaves; None: the request does not say.
 
     Raises:
         RequestError: it is neither a word nor a number of seconds.
     """
     match value:
         case None:
-            return default
+            return None
         case "cancel" | "continue":
             return "cancel" if value == "cancel" else "continue"
         case int() | float() if not isinstance(value, bool) and value >= 0 and math.isfinite(value):

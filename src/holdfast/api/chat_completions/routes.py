@@ -14,7 +14,7 @@ from holdfast.api.chat_completions.encode import ChatEncoder, encode_plain
 from holdfast.api.chat_completions.endings import ending_of
 from holdfast.api.chat_completions.schema import ChatBody, ChatRequest, parse_chat_request
 from holdfast.api.idempotency import fingerprint_request
-from holdfast.api.naming import named_session, served_model, session_key
+from holdfast.api.naming import default_on_disconnect, named_session, served_model, session_key
 from holdfast.api.routing import ApiRoute
 from holdfast.api.service import Service, service_of
 from holdfast.api.sse import EventStream, await_end
@@ -37,7 +37,7 @@ async def create_chat_completion(request: Request) -> Response:
     chat = parse_chat_request(body)
     session = named_session(service, request, chat.session_id)
     memory = session_key(service, request)
-    wanted, warning = await _make_request(service, chat, session, memory)
+    wanted, warning = await _make_request(service, request, chat, session, memory)
     fingerprint = fingerprint_request(request, body, session or "", memory or "")
     begun = await begin_run(service, request, wanted, fingerprint, warning=warning)
     if chat.stream:
@@ -46,10 +46,12 @@ async def create_chat_completion(request: Request) -> Response:
 
 
 async def _make_request(
-    service: Service, chat: ChatRequest, session: SessionId | None, memory: str | None
+    service: Service, request: Request, chat: ChatRequest, session: SessionId | None, memory: str | None
 ) -> tuple[RunRequest, str | None]:
     """The run to start, and a warning if it starts with less than it should."""
-    talk = chat.conversation
+    talk, on_disconnect = chat.conversation, chat.on_disconnect
+    if on_disconnect is None:
+        on_disconnect = default_on_disconnect(request, stream=chat.stream)
     wanted = RunRequest(
         run=make_run_id(),
         session=session or derive_session_id(talk.system, talk.first_user_text),
@@ -64,10 +66,10 @@ async def _make_request(
         memory_scope=memory or "",
         client_tools=chat.tools,
         options=chat.options,
-        on_disconnect=chat.on_disconnect,
+        on_disconnect=on_disconnect,
         lane=chat.lane or ("wait" if session is not None else None),
         # Whoever reads a stream can be shown the question, and a run that outlives its client can be asked about.
-        can_ask=chat.stream or chat.on_disconnect == "continue",
+        can_ask=chat.stream or on_disconnect == "continue",
         ephemeral=not chat.store,
         echo={"metadata": chat.options.metadata} if chat.options.metadata else {},
     )

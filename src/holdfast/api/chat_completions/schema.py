@@ -71,7 +71,7 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     tools: tuple[ToolSpec, ...]
     options: Options
     session_id: str | None
-    on_disconnect: Literal["cancel", "continue"] | float
+    on_disconnect: Literal["cancel", "continue"] | float | None
     lane: LanePolicy | None
 
 
@@ -97,7 +97,7 @@ def parse_chat_request(body: dict[str, Any]) -> ChatRequest:
         tools=parse_tools(raw.tools),
         options=_parse_options(raw),
         session_id=raw.session_id,
-        on_disconnect=parse_on_disconnect(raw.on_disconnect, "cancel"),
+        on_disconnect=parse_on_disconnect(raw.on_disconnect),
         lane=raw.lane,
     )
 

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 from starlette.requests import HTTPConnection
 
-from holdfast.api.naming import parse_on_disconnect, served_model, session_key
+from holdfast.api.naming import default_on_disconnect, parse_on_disconnect, served_model, session_key
 from holdfast.api.responses.chain import Place, find_place, join_texts
 from holdfast.api.responses.input import ParsedInput, check_calls, parse_input
 from holdfast.api.responses.resource import (
@@ -73,7 +73,9 @@ def compose(
     """
     body = wanted.body
     instructions = body.instructions if body.instructions is not None else place.instructions
-    on_disconnect = "continue" if body.background else parse_on_disconnect(body.on_disconnect, "cancel")
+    on_disconnect = "continue" if body.background else parse_on_disconnect(body.on_disconnect)
+    if on_disconnect is None:
+        on_disconnect = default_on_disconnect(connection, stream=bool(body.stream))
     parameters = repeat_parameters(wanted, instructions=instructions, previous_response=place.previous_response)
     return RunRequest(
         run=make_run_id(),
@@ -92,7 +94,7 @@ def compose(
         max_tool_calls=body.max_tool_calls,
         on_disconnect=on_disconnect,
         lane=place.lane,
-        can_ask=bool(body.stream) or on_disconnect != "cancel",
+        can_ask=bool(body.stream) or on_disconnect == "continue",
         ephemeral=not wanted.is_stored,
         conversation=wanted.conversation if wanted.is_stored else None,
         truncate_history=body.truncation == "auto",

@@ -90,7 +90,7 @@ def _make_request(service: Service, new: NewRun, named: SessionId | None, memory
         options=chat.options,
         max_turns=new.body.max_turns,
         max_tool_calls=new.body.max_tool_calls,
-        on_disconnect=chat.on_disconnect,
+        on_disconnect="continue" if chat.on_disconnect is None else chat.on_disconnect,
         lane=new.body.lane,
         ephemeral=not chat.store,
         echo={"metadata": chat.options.metadata} if chat.options.metadata else {},
