@@ -129,6 +129,9 @@ async def test_asking_only_for_the_headers_of_a_stream_does_not_wait_for_its_end
         host = world.base_url.removeprefix("http://")
         head = f"HEAD /v1/runs/{run}/events HTTP/1.1\r\nHost: {host}\r\n\r\n"
         then = f"GET /health HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"
-        answers = await send_bytes(world.base_url, f"{head}{then}".encode(), seconds=5)
+        try:
+            answers = await send_bytes(world.base_url, f"{head}{then}".encode(), seconds=5)
+        finally:
+            await world.client.post(f"/v1/runs/{run}/stop")
         assert answers.count(b"HTTP/1.1 200 OK") == 2
         assert b"text/event-stream" in answers
