@@ -48,7 +48,8 @@ def chat(
     model: Annotated[str | None, typer.Option(help="provider/model, or a name of the server's.")] = None,
     system: Annotated[str | None, typer.Option(help="Instructions on top of the agent's own.")] = None,
     server: Annotated[
-        str | None, typer.Option(help="Server to use; else HOLDFAST_SERVER, else one that runs here, else none.")
+        str | None,
+        typer.Option(help="Server; else HOLDFAST_SERVER, else one that runs here, else an agent of its own."),
     ] = None,
     config: Annotated[Path | None, typer.Option(help="Settings file; else ./holdfast.toml.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Events as lines of JSON, and a summary.")] = False,

@@ -60,7 +60,8 @@ def runs(
     limit: Annotated[int, typer.Option(min=1, max=200, help="list: at most so many.")] = 20,
     after: Annotated[int, typer.Option(min=-1, help="tail: begin after this event.")] = -1,
     server: Annotated[
-        str | None, typer.Option(help="Server to use; else HOLDFAST_SERVER, else one that runs here, else none.")
+        str | None,
+        typer.Option(help="Server; else HOLDFAST_SERVER, else one that runs here, else an agent of its own."),
     ] = None,
     config: Annotated[Path | None, typer.Option(help="Settings file; else ./holdfast.toml.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
