@@ -144,7 +144,7 @@ async def test_input_is_a_string_or_items_of_every_kind_and_instructions_are_the
             "input",
             "unanswered_call",
         ),
-        ({"input": "x", "tools": [{"type": "web_search"}]}, "tools[0].type", "unsupported_tool_type"),
+        ({"input": "x", "tools": [{"type": "teleport"}]}, "tools[0].type", "unsupported_tool_type"),
         ({"input": "x", "tools": [{"type": "function"}]}, "tools[0].name", "invalid_value"),
         ({"input": "x", "tools": [WEATHER, WEATHER]}, "tools[1].name", "invalid_value"),
         ({"input": "x", "tool_choice": {"type": "file_search"}}, "tool_choice.type", "unsupported_value"),
@@ -936,3 +936,14 @@ async def test_the_sdk_parses_structured_output() -> None:
     async with serving([Reply(text='{"n": 41}')]) as world:
         parsed = await world.openai().responses.parse(model="holdfast", input="?", text_format=Number)
         assert parsed.output_parsed == Number(n=41)
+
+
+async def test_tools_that_openai_hosts_are_left_out_and_the_client_is_told() -> None:
+    """P10: some clients name them in every request; the client's own tools still reach the model."""
+    own = {"type": "function", "name": "own", "parameters": {"type": "object", "properties": {}}}
+    async with serving([Reply(text="fine")]) as world:
+        body = {"input": "x", "tools": [{"type": "web_search"}, own, {"type": "namespace", "name": "n", "tools": []}]}
+        answer = await world.client.post("/v1/responses", body)
+        assert answer.json["status"] == "completed"
+        assert "namespace, web_search" in answer.headers["x-holdfast-warning"]
+        assert [tool["function"]["name"] for tool in world.provider.requests[0].body["tools"]] == ["own"]

@@ -41,7 +41,8 @@ async def create_response(request: Request) -> Response:
     run_request = await make_request(service, request, wanted)
     # A session that nobody named is new with every request, and so is no part of what makes two requests the same.
     named = "" if not run_request.stored_history else run_request.session
-    begun = await begin_run(service, request, run_request, fingerprint_request(request, raw, named))
+    fingerprint = fingerprint_request(request, raw, named)
+    begun = await begin_run(service, request, run_request, fingerprint, warning=wanted.warning)
     try:
         if wanted.is_stored and not begun.replayed:
             await service.store.evict_responses(service.settings.store.max_responses)

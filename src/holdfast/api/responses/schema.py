@@ -4,7 +4,7 @@ Unknown fields are passed over; known ones that cannot be honoured are refused b
 `upstream.port`; no I/O.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
@@ -18,6 +18,16 @@ from holdfast.upstream.port import NamedTool, Options, ResponseFormat, ToolChoic
 Fraction = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Penalty = Annotated[float, msgspec.Meta(ge=-2, le=2)]
 Count = Annotated[int, msgspec.Meta(ge=1)]
+
+
+HOSTED_TOOLS: Final = frozenset(
+    """
+    web_search web_search_preview file_search code_interpreter image_generation computer computer_use_preview mcp
+    local_shell shell apply_patch custom namespace tool_search
+    """.split()
+)
+"""Kinds of tools that some clients name in every request and that live at OpenAI. A client that could do without them
+should not be turned away for asking."""
 
 
 class ReasoningParams(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,6 +92,14 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     client_tools: tuple[ToolSpec, ...]
     server_tools: bool
     options: Options
+
+    @property
+    def warning(self) -> str | None:
+        """What the client should know: tools it asked for that are not here."""
+        kinds = {str(tool["type"]) for tool in self.body.tools or () if tool.get("type") in HOSTED_TOOLS}
+        if not kinds:
+            return None
+        return f"These tools are not available here and were left out: {', '.join(sorted(kinds))}."
 
     @property
     def is_stored(self) -> bool:
@@ -154,7 +172,7 @@ def _parse_conversation(given: str | dict[str, Any] | None) -> str | None:
 
 
 def parse_tools(raw: list[Any] | None) -> tuple[ToolSpec, ...]:
-    """The client's own function tools (C11).
+    """The client's own function tools (C11). Tools that OpenAI hosts are passed over; `warning` says so.
 
     Raises:
         RequestError: one is malformed, or of a kind that this server does not have.
@@ -164,6 +182,8 @@ def parse_tools(raw: list[Any] | None) -> tuple[ToolSpec, ...]:
         at = f"tools[{place}]"
         if not isinstance(tool, dict):
             raise RequestError(f"{at} must be an object.", param=at, code="invalid_value")
+        if tool.get("type") in HOSTED_TOOLS:
+            continue
         if tool.get("type") != "function":
             raise RequestError(
                 f"Tools of type {str(tool.get('type'))[:100]!r} are not supported here; send function tools. The "
@@ -244,7 +264,7 @@ def repeat_parameters(wanted: Wanted, *, instructions: str | None, previous_resp
         "previous_response_id": previous_response,
         "conversation": {"id": wanted.conversation} if wanted.conversation is not None else None,
         "instructions": instructions,
-        "tools": [_repeat_tool(tool) for tool in body.tools or ()],
+        "tools": [_repeat_tool(tool) for tool in body.tools or () if tool["type"] == "function"],
         "tool_choice": _repeat_choice(body.tool_choice),
         "parallel_tool_calls": body.parallel_tool_calls is not False,
         "text": {
