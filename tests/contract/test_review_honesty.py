@@ -3,6 +3,7 @@
 import asyncio
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,7 @@ from holdfast.store.memory import MemoryStore
 from holdfast.store.records import IdempotencyKey, Reserved, RunRecord
 from holdfast.testing import Reply, tool_call
 from holdfast.testing.clock import ManualClock
+from holdfast.testing.faults import parse_fault
 from holdfast.testing.upstream import ScriptedUpstream, Turn, says
 from tests.runs_world import FEW, open_world, read_all
 from tests.serving import CHAT, asking, send_bytes, serving, serving_parts
@@ -135,3 +137,21 @@ async def test_asking_only_for_the_headers_of_a_stream_does_not_wait_for_its_end
             await world.client.post(f"/v1/runs/{run}/stop")
         assert answers.count(b"HTTP/1.1 200 OK") == 2
         assert b"text/event-stream" in answers
+
+
+async def test_a_question_that_an_sdk_repeats_after_failures_is_shown_to_the_model_once() -> None:
+    """C13: in a named session each try is saved, and none of them has an answer but the last."""
+    broken = Reply(fault=parse_fault("500"))
+    async with serving([broken, broken, Reply(text="Hi."), Reply(text="Hi again.")]) as world:
+        sdk = world.openai(max_retries=2)
+        asked: Any = {
+            "model": "m",
+            "messages": [{"role": "user", "content": "Hello?"}],
+            "extra_body": {"session_id": "s"},
+        }
+        assert (await sdk.chat.completions.create(**asked)).choices[0].message.content == "Hi."
+        assert world.provider.requests[2].body["messages"] == asked["messages"]
+        assert (await sdk.chat.completions.create(**asked)).choices[0].message.content == "Hi again."
+        # Asked again after an answer, it is a new question.
+        shown = [message["content"] for message in world.provider.requests[3].body["messages"]]
+        assert shown[-3:] == ["Hello?", "Hi.", "Hello?"]

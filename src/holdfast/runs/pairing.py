@@ -1,13 +1,14 @@
-"""Every tool call with its result right behind it, as providers insist (C11, C13). Pure; sits on the vocabulary.
+"""What a model is shown: every tool call with its result right behind it, nothing asked twice (C11, C13). Pure.
 
 A stored conversation may hold them otherwise: a message was posted before the client's results came, results were
-sent again after a failure, or never. One such place would make a provider refuse the session for ever.
+sent again after a failure, or never. One such place would make a provider refuse the session for ever. Sits on the
+vocabulary.
 """
 
 from collections.abc import Sequence
 
 from holdfast.ids import CallId
-from holdfast.messages import AssistantMessage, Message, ToolMessage
+from holdfast.messages import AssistantMessage, Message, ToolMessage, UserMessage
 
 NO_RESULT = "The client gave no result."
 
@@ -16,8 +17,11 @@ def pair_results(history: Sequence[Message], given: Sequence[Message]) -> list[M
     """What came before and what is new, in an order that a model can be asked in.
 
     Of two results of a call the newer counts, and a call without one gets one. A result in the history whose call is
-    gone is left out; one that is new stays, so that the provider can say what is wrong with it.
+    gone is left out; one that is new stays, so that the provider can say what is wrong with it. A question that was
+    never answered and is asked again, as SDKs do after a failure, is asked once.
     """
+    while history and given and isinstance(given[0], UserMessage) and history[-1] == given[0]:
+        history = history[:-1]
     places: list[tuple[Message, dict[CallId, ToolMessage]]] = []
     results_of: dict[CallId, dict[CallId, ToolMessage]] = {}
     for number, message in enumerate((*history, *given)):
