@@ -375,3 +375,14 @@ async def test_a_slow_reader_of_a_long_run_is_given_everything(tmp_path: Path) -
         assert ended["text"] == "".join(words)
         assert body.count(b"event: text.added") == 6000
         assert body.count(b"event: run.ended") == 1
+
+
+async def test_a_fallback_that_answered_is_named_wherever_the_run_is_shown() -> None:
+    """U15: which model answered is in the list of runs and in the run alike."""
+    replies = [Reply(fault=Fault("status", 500)), Reply(text="from the second")]
+    async with serving(replies, fallbacks=("scripted/m-2",)) as world:
+        run = (await begin(world))["run_id"]
+        ended = await finished(world.client, run)
+        assert (ended["text"], ended["model"]) == ("from the second", "scripted/m-2")
+        listed = (await world.client.get("/v1/runs")).json["data"]
+        assert listed[0]["model"] == "scripted/m-2"

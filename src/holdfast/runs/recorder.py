@@ -162,7 +162,12 @@ class Recorder:
         return Unsaved(
             batch=Batch(self.end, now, [*events, RunEnded(outcome=outcome, usage=usage)]),
             ending=RunEnding(
-                outcome=outcome, usage=usage, ended_at=now, messages=messages, text=text[:PREVIEW_CHARACTERS]
+                outcome=outcome,
+                usage=usage,
+                ended_at=now,
+                messages=messages,
+                text=text[:PREVIEW_CHARACTERS],
+                answered_by=self.transcript.model,
             ),
         )
 

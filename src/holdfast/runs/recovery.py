@@ -56,6 +56,7 @@ async def _close(store: Store, record: RunRecord, clock: Clock) -> None:
                 ended_at=now,
                 messages=(*record.input, *transcript.messages()),
                 text=transcript.text[:PREVIEW_CHARACTERS],
+                answered_by=transcript.model,
             ),
         )
     except LogConflictError:

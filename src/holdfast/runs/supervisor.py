@@ -38,6 +38,8 @@ from holdfast.store.records import IdempotencyKey, RunRecord
 
 logger = logging.getLogger(__name__)
 
+MAX_STEERING = 100
+"""Messages that may wait for a run's next turn."""
 SWEEP_SECONDS = 0.25
 """How often limits of time are looked at, and unsaved ends tried again."""
 
@@ -284,10 +286,13 @@ class Supervisor:
 
         Raises:
             RequestError: the run has ended (409).
+            LimitReachedError: too many messages wait already.
         """
         live = self._live.get(run)
         if live is None or live.closing or live.interruption is not None:
             raise RequestError(f"Run {run} has ended; start a new one.", status=409, code="run_ended")
+        if len(live.controls.steering) >= MAX_STEERING:
+            raise LimitReachedError(f"{MAX_STEERING} messages wait for the run's next turn.", limit="steering")
         live.controls.steering.append(message)
 
     # Limits, shutdown

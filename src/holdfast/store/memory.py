@@ -148,6 +148,7 @@ class MemoryStore:
             events=batch.end,
             head=self._save_messages(live.record, ending),
             text=ending.text[:PREVIEW_CHARACTERS],
+            answered_by=ending.answered_by,
         )
         del self._unfinished[run]
 

@@ -43,6 +43,8 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The last message saved; None while it runs."""
     text: str = ""
     """The answer, or what there is of it, cut to a preview of 500 characters."""
+    answered_by: str = ""
+    """The model that answered last, where it was not the one asked for (U15)."""
 
 
 class RunEnding(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,6 +56,7 @@ class RunEnding(msgspec.Struct, frozen=True, kw_only=True):
     messages: tuple[Message, ...]
     """The run's input, then what it added: saved to the session in this order, unless the run is ephemeral."""
     text: str = ""
+    answered_by: str = ""
 
 
 class IdempotencyKey(msgspec.Struct, frozen=True, kw_only=True):

@@ -116,7 +116,7 @@ def encode_record(record: RunRecord) -> dict[str, Any]:
         **_run(record.id, outcome_name(record.outcome) if record.outcome else "running"),
         **encode_outcome(record.outcome),
         "session_id": record.session,
-        "model": record.model,
+        "model": record.answered_by or record.model,
         "surface": record.surface,
         "created_at": record.created_at,
         "ended_at": record.ended_at,

@@ -27,6 +27,7 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
     events: int
     head: NodeId | None
     text: str
+    answered_by: str = ""
 
 
 _decode_result = msgspec.json.Decoder(RunResult).decode
@@ -51,6 +52,7 @@ def as_run(row: tuple[bytes, bytes | None]) -> RunRecord:
         events=ended.events,
         head=ended.head,
         text=ended.text,
+        answered_by=ended.answered_by,
     )
 
 

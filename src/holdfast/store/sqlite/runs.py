@@ -92,6 +92,7 @@ class SqliteRunLog:
                 events=batch.end,
                 head=head,
                 text=ending.text[:PREVIEW_CHARACTERS],
+                answered_by=ending.answered_by,
             )
             changed = connection.execute(
                 "UPDATE runs SET outcome = ?, ended_at = ?, result = ? WHERE key = ? AND ended_at IS NULL",
