@@ -116,6 +116,15 @@ class Terminal:
             assert time.monotonic() < deadline, f"it does not end:\n{self.screen}"
         return self._process.wait(timeout=max(1.0, deadline - time.monotonic()))
 
+    def leave(self) -> int:
+        """Press Ctrl-D until it has ended: one that comes before the prompt has opened is nobody's."""
+        deadline = time.monotonic() + SECONDS
+        while time.monotonic() < deadline:
+            self.keys(CTRL_D)
+            if not self._read(0.5):
+                return self._process.wait(timeout=10)
+        raise AssertionError(f"it does not end:\n{self.screen}")
+
     def _read(self, seconds: float) -> bool:
         """More of the screen; False when there will be no more."""
         ready, _, _ = select.select([self._master], [], [], min(seconds, 1.0))

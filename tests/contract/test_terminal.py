@@ -178,9 +178,7 @@ class TestConversation:
             terminal.resize(30, 100)
             terminal.say("count to 5")
             terminal.expect(r"1 2 3 4 5\n")
-            terminal.await_prompt()
-            terminal.keys(CTRL_D)
-            assert terminal.exit_code() == 0
+            assert terminal.leave() == 0
             assert "Traceback" not in terminal.screen
 
     def test_what_was_typed_comes_back_and_is_its_owners_alone(self, shared: Shared, tmp_path: Path) -> None:
