@@ -5,7 +5,7 @@ for the disconnect from before the first byte. Below the encoders; knows no wire
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing, asynccontextmanager
 from typing import Final, Protocol
 
@@ -14,11 +14,13 @@ from starlette.types import Receive, Scope, Send
 
 from holdfast.api.body import ClientLeftError
 from holdfast.errors import HoldfastError
-from holdfast.events import Batch, RunEnded
+from holdfast.events import Batch
 from holdfast.runs.subscription import Subscription
 
 KEEPALIVE: Final = b": keepalive\n"
 """One newline: some clients take a blank line after a comment for an empty event."""
+SERVER_SEND: Final = "holdfast.send"
+"""Where the server's own `send` stands in the ASGI scope."""
 STREAM_HEADERS: Final = {
     "Content-Type": "text/event-stream; charset=utf-8",
     "Cache-Control": "no-cache, no-transform",
@@ -81,50 +83,43 @@ class EventStream(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send it."""
         async with self._subscription:
-            if scope["method"] == "HEAD":
+            if scope.get("method") == "HEAD":
                 # Only the headers were asked for; the connection must not wait for the run's end.
                 await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
                 await send({"type": "http.response.body"})
                 return
             try:
                 async with _until_left(receive, self._subscription):
-                    await self._send(send)
+                    await self._send(scope, send)
             except (ClientLeftError, OSError):
                 return
 
-    async def _send(self, send: Send) -> None:
+    async def _send(self, scope: Scope, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        # The layers in between have nothing to add to a body, and every token would pass through all of them.
+        send = scope.get(SERVER_SEND, send)
         first = self._encoder.begin()
         if first:
             await send({"type": "http.response.body", "body": first, "more_body": True})
-        async with aclosing(self._frames()) as frames:
-            async for data, more in frames:
-                await send({"type": "http.response.body", "body": data, "more_body": more})
-
-    async def _frames(self) -> AsyncGenerator[tuple[bytes, bool], None]:
-        """The bytes to send, and whether more will come."""
-        encoder, clock = self._encoder, asyncio.get_running_loop().time
-        keepalive_at = clock() + self._keepalive_seconds
         try:
-            while True:
-                # Events that are not shown do not count: the client has seen nothing. So the time that is left is
-                # measured from the last bytes, not from the last event.
-                async with aclosing(self._subscription.read(max(0.0, keepalive_at - clock()))) as log:
-                    async for batches in log:
-                        data = encoder.encode(batches) if batches else b""
-                        if batches and isinstance(batches[-1].events[-1], RunEnded):
-                            yield data, False
-                            return
-                        if not data and clock() >= keepalive_at:
-                            data = encoder.quiet()
-                        if not data:
-                            break
-                        yield data, True
-                        keepalive_at = clock() + self._keepalive_seconds
-                        if not batches:
-                            break
+            await self._send_log(send)
         except HoldfastError as error:
-            yield encoder.fail(error), False
+            await send({"type": "http.response.body", "body": self._encoder.fail(error), "more_body": False})
+
+    async def _send_log(self, send: Send) -> None:
+        subscription, encode = self._subscription, self._encoder.encode
+        keepalive_seconds, clock = self._keepalive_seconds, asyncio.get_running_loop().time
+        keepalive_at = clock() + keepalive_seconds
+        while not subscription.is_over:
+            # Events that are not shown do not count: the client has seen nothing. So the time that is left is
+            # measured from the last bytes, not from the last event.
+            batches = await subscription.next(max(0.0, keepalive_at - clock()))
+            data = encode(batches) if batches else b""
+            if not data and not subscription.is_over and clock() >= keepalive_at:
+                data = self._encoder.quiet()
+            if data or subscription.is_over:
+                await send({"type": "http.response.body", "body": data, "more_body": not subscription.is_over})
+                keepalive_at = clock() + keepalive_seconds
 
 
 async def await_end(subscription: Subscription, receive: Receive, fold: Fold) -> None:

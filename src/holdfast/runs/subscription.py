@@ -33,6 +33,8 @@ class Subscription:
         self.run = run
         self.after = after
         """The last event it has read."""
+        self.is_over = False
+        """The run's last event has been read."""
         self._log = log
         self._recorder = recorder
         self._left = left
@@ -53,48 +55,47 @@ class Subscription:
     ) -> None:
         self.leave()
 
-    async def read(self, quiet_seconds: float | None = None) -> AsyncGenerator[list[Batch], None]:
-        """All that has come since the last read, as one list, until the run's last event.
+    async def read(self) -> AsyncGenerator[list[Batch], None]:
+        """All that has come since the last read, as one list, until the run's last event. Raises as `next`."""
+        while not self.is_over:
+            yield await self.next()
 
-        With `quiet_seconds`, an empty list says that nothing came for so long.
+    async def next(self, quiet_seconds: float | None = None) -> list[Batch]:
+        """Wait for something new and take all of it, up to a page; with `quiet_seconds` for no longer than that.
+
+        One coroutine, because every token of every stream passes here. Empty: it has been quiet for so long.
 
         Raises:
             StoreUnavailableError: what was missed cannot be read now.
             NotFoundError: the log is gone, or ends without its end because the store lost it.
         """
+        recorder = self._recorder
         while True:
-            batches = await self._next()
-            if not batches:
-                if self._recorder is None or self._recorder.closed:
-                    raise NotFoundError(
-                        f"The log of run {self.run} ends after event {self.after}.", code="run_not_found"
-                    )
-                if not await self._grown(self._recorder, quiet_seconds):
-                    yield []
-                continue
-            self.after = EventNumber(batches[-1].end - 1)
-            yield batches
-            if isinstance(batches[-1].events[-1], RunEnded):
-                return
+            batches = recorder.newest(self.after) if recorder is not None else None
+            if batches is None:
+                batches = await self._log.read_log(self.run, self.after, PAGE_EVENTS)
+            if batches:
+                if len(batches) > 1:
+                    batches = _first_page(batches)
+                last = batches[-1]
+                self.after = EventNumber(last.end - 1)
+                self.is_over = type(last.events[-1]) is RunEnded
+                return batches
+            if recorder is None or recorder.closed:
+                raise NotFoundError(f"The log of run {self.run} ends after event {self.after}.", code="run_not_found")
+            waiter = recorder.grown()
+            if quiet_seconds is not None:
+                self._quiet.watch(waiter, quiet_seconds)
+            if not await waiter:
+                return []
 
-    async def _next(self) -> list[Batch]:
-        batches = self._recorder.newest(self.after) if self._recorder is not None else None
-        if batches is None:
-            return await self._log.read_log(self.run, self.after, PAGE_EVENTS)
-        if len(batches) <= 1:
-            return batches
-        page, events = 0, 0
-        while page < len(batches) and events < PAGE_EVENTS:
-            events += len(batches[page].events)
-            page += 1
-        return batches[:page]
 
-    async def _grown(self, recorder: Recorder, quiet_seconds: float | None) -> bool:
-        """Wait for something new; False: it has been quiet for so long."""
-        waiter = recorder.grown()
-        if quiet_seconds is not None:
-            self._quiet.watch(waiter, quiet_seconds)
-        return await waiter
+def _first_page(batches: list[Batch]) -> list[Batch]:
+    page, events = 0, 0
+    while page < len(batches) and events < PAGE_EVENTS:
+        events += len(batches[page].events)
+        page += 1
+    return batches[:page]
 
 
 class _Quiet:

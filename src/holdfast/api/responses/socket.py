@@ -7,7 +7,6 @@ own connection, which remembers the last one. Errors are events; the connection 
 import asyncio
 import logging
 from collections.abc import Sequence
-from contextlib import aclosing
 from typing import Any, Final
 
 import msgspec
@@ -119,11 +118,11 @@ class Connection:
                 await self._service.store.evict_responses(self._service.settings.store.max_responses)
             await self._send(encoder.begin_frames())
             try:
-                async with aclosing(subscription.read(self._service.settings.server.keepalive_seconds)) as log:
-                    async for batches in log:
-                        await self._send(encoder.encode_frames(batches) if batches else encoder.quiet_frames())
-                        for batch in batches:
-                            transcript.add_batch(batch)
+                while not subscription.is_over:
+                    batches = await subscription.next(self._service.settings.server.keepalive_seconds)
+                    await self._send(encoder.encode_frames(batches) if batches else encoder.quiet_frames())
+                    for batch in batches:
+                        transcript.add_batch(batch)
             except HoldfastError as error:
                 logger.error("run %s cannot be read further: %s", request.run, error.message)
                 await self._send(encoder.fail_frames(error))
