@@ -1,6 +1,7 @@
 """Who is measured: a direct call, a raw relay, a naive relay, Holdfast, and peers where they are installed."""
 
 import os
+import secrets
 import socket
 import subprocess
 import sys
@@ -139,7 +140,13 @@ def _litellm(url: str, folder: Path) -> Iterator[Contender | None]:
         return
     config, port = folder / "litellm.yaml", free_port()
     config.write_text(LITELLM.format(url=url))
-    env = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_LOG": "ERROR", "LITELLM_TELEMETRY": "False"}
+    key = f"sk-{secrets.token_hex(32)}"
+    env = {
+        "LITELLM_MASTER_KEY": key,
+        "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+        "LITELLM_LOG": "ERROR",
+        "LITELLM_TELEMETRY": "False",
+    }
     with process([str(command), "--config", str(config), "--port", str(port)], SERVER_CORE, port, env) as pid:
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
@@ -148,4 +155,4 @@ def _litellm(url: str, folder: Path) -> Iterator[Contender | None]:
                 break
             except (urllib.error.URLError, OSError):
                 time.sleep(0.2)
-        yield Contender("LiteLLM proxy", port, pid)
+        yield Contender("LiteLLM proxy", port, pid, key=key)

@@ -151,11 +151,13 @@ async def replay(contender: Contender, chunks: int) -> tuple[float, float]:
 async def _read_events(port: int, run: str, after: int) -> int:
     reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=2**20)
     writer.write(f"GET /v1/runs/{run}/events?after={after} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
-    events, tail = 0, b""
-    while b"event: run.ended" not in tail:
+    events, tail, ended = 0, b"", False
+    while not ended:
         data = await reader.read(2**18)
+        assert data, "the stream ended without the run's end"
         joined = tail + data
         events += joined.count(b"\nevent: ") - tail.count(b"\nevent: ")
+        ended = b"\nevent: run.ended" in joined
         tail = joined[-64:]
     writer.close()
     return events

@@ -27,7 +27,6 @@ def text(content: bytes) -> bytes:
 
 
 TOKEN = text(b" word")
-BURST = TOKEN * 10
 END = (
     frame(START + b'[{"index":0,"delta":{},"finish_reason":"stop"}]}')
     + frame(START + b'[],"usage":{"prompt_tokens":5,"completion_tokens":5,"total_tokens":10}}')
@@ -98,11 +97,10 @@ class Connection(asyncio.Protocol):
             self.transport.write(TOKEN)
 
     def flood(self) -> None:
-        # A few frames a turn of the loop, so that many streams advance together as they do in the field.
+        # One frame a write and a turn of the loop: models send token by token, and many streams advance together.
         if self.left > 0 and self.writable:
-            step = min(10, self.left)
-            self.left -= step
-            self.transport.write(BURST if step == 10 else TOKEN * step)
+            self.left -= 1
+            self.transport.write(TOKEN)
             if self.left == 0:
                 self.transport.write(END)
             else:

@@ -269,6 +269,11 @@ async def test_readers_join_at_any_point_and_see_the_same_to_the_end(store: Stor
     async with open_world(store, [turn]) as world:
         started = await world.start()
         first = await read_until(started.subscription, TextAdded)
+        live = world.supervisor.live(started.run)
+        assert live is not None
+        async with asyncio.timeout(10):
+            while live.recorder.end < 20:
+                await live.recorder.grown()
         whole = asyncio.ensure_future(read_all(await world.supervisor.subscribe(started.run)))
         late = asyncio.ensure_future(read_all(await world.supervisor.subscribe(started.run, EventNumber(10))))
         gate.set()

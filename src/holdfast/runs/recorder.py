@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from holdfast.clock import Clock
 from holdfast.errors import StoreError
-from holdfast.events import Batch, Event, RunEnded
+from holdfast.events import Batch, Event, RunEnded, RunStarted, TurnStarted
 from holdfast.ids import EventNumber, RunId
 from holdfast.messages import Message
 from holdfast.outcomes import Failed, Outcome
@@ -23,6 +23,10 @@ TAIL_EVENTS = 1024
 MAX_PENDING_EVENTS = 4096
 """How far a run may be ahead of the store before it waits."""
 PREVIEW_CHARACTERS = 500
+_PREAMBLE = (RunStarted, TurnStarted)
+PREAMBLE_SECONDS = 0.005
+"""How long an event that says only that something will follow waits for it: the first token goes into its batch instead
+of waiting for a commit that nobody reads."""
 
 
 class Recorder:
@@ -44,6 +48,7 @@ class Recorder:
         self._clock = clock
         self._pending: list[Event] = []
         self._in_flight: Batch | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self._tail_events = 0
         self._waiters: list[asyncio.Future[bool]] = []
 
@@ -53,14 +58,29 @@ class Recorder:
             raise self.failure
         self._pending.extend(events)
         if self._in_flight is None:
-            self._hand_over()
+            if type(self._pending[-1]) in _PREAMBLE:
+                self._hand_over_soon()
+            else:
+                self._hand_over()
 
     @property
     def is_full(self) -> bool:
         """Is the run too far ahead of the store?"""
         return len(self._pending) > MAX_PENDING_EVENTS
 
+    def _hand_over_soon(self) -> None:
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(PREAMBLE_SECONDS, self._hand_over_late)
+
+    def _hand_over_late(self) -> None:
+        self._timer = None
+        if self._in_flight is None and self._pending:
+            self._hand_over()
+
     def _hand_over(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         batch = Batch(self.end, self._clock.now(), self._pending)
         self._pending = []
         self._in_flight = batch
@@ -111,6 +131,8 @@ class Recorder:
 
     async def settle(self) -> None:
         """Wait until nothing is in flight."""
+        if self._in_flight is None and self._pending:
+            self._hand_over()
         while self._in_flight is not None:
             await self.grown()
 
