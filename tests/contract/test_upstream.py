@@ -240,6 +240,15 @@ async def test_a_4xx_answer_is_final(protocol: Protocol, status: int) -> None:
 
 
 @each_protocol
+@pytest.mark.parametrize("final", [with_fault("status", 401), with_fault("status", 429, retry_after="3600")])
+async def test_a_final_answer_to_a_second_try_is_the_one_that_is_seen(protocol: Protocol, final: Reply) -> None:
+    """U9: that the first try met a reset says nothing about a wrong key."""
+    heard, requests = await ask([with_fault("reset_before_headers"), final], protocol)
+    assert isinstance(heard.error, ProviderRefusedError) and heard.error.status == final.fault.number
+    assert len(requests) == 2
+
+
+@each_protocol
 async def test_retry_after_is_honoured_up_to_a_cap(protocol: Protocol) -> None:
     """U9: seven seconds are waited for, an hour is not."""
     clock = HurriedClock()

@@ -69,9 +69,12 @@ class RetryingUpstream:
             except UpstreamError as error:
                 if delivered:
                     raise
-                first = first or error
                 wait = self._wait_seconds(error, attempt)
-                if attempt > self._retries or not is_transient(error) or wait is None:
+                if not is_transient(error) or wait is None:
+                    # The provider's last word (U9), whatever kept the tries before from hearing it.
+                    raise
+                first = first or error
+                if attempt > self._retries:
                     if error is first:
                         raise
                     raise first from error
