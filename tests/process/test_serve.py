@@ -1,11 +1,14 @@
 """S4, S8, S9: `holdfast serve` as users start it: what it prints, what it makes, how it refuses."""
 
+import asyncio
 import os
 import stat
 import urllib.request
 from pathlib import Path
 
-from tests.serving import running_server
+import msgspec
+
+from tests.serving import Client, running_server, send_bytes
 
 
 def test_it_accepts_connections_when_it_says_so_and_prints_the_real_port(tmp_path: Path) -> None:
@@ -60,3 +63,42 @@ def test_everything_it_makes_is_its_owners_alone(tmp_path: Path) -> None:
                 assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0, path
     finally:
         os.umask(before)
+
+
+async def test_what_is_not_http_is_refused_in_the_same_words_as_everything_else(tmp_path: Path) -> None:
+    """S6, S7: the envelope and every header, although the request never reaches the app."""
+    bad_header = b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Holdfast-Session-Id: a\x01b\r\n\r\n"
+    with running_server(tmp_path) as server:
+        async with Client(server.base_url) as client:
+            expected = {name.lower() for name in (await client.get("/nope")).headers} - {"date"}
+        for request in (b"GARBAGE\r\n\r\n", bad_header):
+            top, _, body = (await send_bytes(server.base_url, request)).partition(b"\r\n\r\n")
+            status, *fields = top.decode().split("\r\n")
+            assert status == "HTTP/1.1 400 Bad Request"
+            assert expected <= {name.partition(":")[0] for name in fields}
+            assert set(msgspec.json.decode(body)["error"]) == {"message", "type", "param", "code"}
+
+
+async def test_what_is_not_http_does_not_get_into_an_answer_that_is_on_its_way(tmp_path: Path) -> None:
+    """S7: the connection ends there; nothing that is no chunk of the stream stands in it."""
+    asked = b'{"stream": true, "messages": [{"role": "user", "content": "count slowly to 50"}]}'
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: %d\r\n\r\n" % len(asked)
+    with running_server(tmp_path) as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(server.base_url.rpartition(":")[2]))
+        try:
+            async with asyncio.timeout(10):
+                writer.write(head + asked)
+                await reader.readuntil(b'"role":"assistant"')
+                writer.write(b"GARBAGE\r\n\r\n")
+                rest = await reader.read()
+        finally:
+            writer.close()
+            await writer.wait_closed()
+        assert b"HTTP/1.1" not in rest
+        assert b"[DONE]" not in rest
+
+
+def test_with_chaos_it_says_what_to_ask_for(tmp_path: Path) -> None:
+    """T6: a name to try, and where the others are."""
+    with running_server(tmp_path, arguments=("--chaos",)) as server:
+        assert "  chaos  models that break on request: chaos/reset-2" in server.log

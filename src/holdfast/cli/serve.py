@@ -65,7 +65,7 @@ async def _serve(startup: Startup, *, chaos: bool) -> None:
             server,
             listeners,
             grace_seconds=server_settings.shutdown_grace_seconds,
-            on_ready=lambda: _announce(startup, url),
+            on_ready=lambda: _announce(startup, url, chaos=chaos),
             on_stopping=lambda: typer.echo(
                 f"Stopping; running work has {server_settings.shutdown_grace_seconds:g} s. Again to stop at once.",
                 err=True,
@@ -73,13 +73,15 @@ async def _serve(startup: Startup, *, chaos: bool) -> None:
         )
 
 
-def _announce(startup: Startup, url: str) -> None:
+def _announce(startup: Startup, url: str, *, chaos: bool) -> None:
     """Say where the server is; printed when it accepts connections, so that scripts can wait for it."""
     _settle_memory()
     settings = startup.settings
     key = '-H "Authorization: Bearer $HOLDFAST_API_KEY" ' if settings.server.api_key else ""
     typer.echo(f"Holdfast serves {url}")
     typer.echo(f"  model  {settings.model} ({startup.because})")
+    if chaos:
+        typer.echo(f"  chaos  models that break on request: chaos/reset-2, chaos/429 ...; all of them: {url}/v1/models")
     typer.echo(f"  store  {database_path(settings.store, startup.data_dir) or 'in memory: gone when the server stops'}")
     typer.echo(f"  page   {f'{url}/' if is_page_built() else 'not built; make page builds it'}")
     typer.echo(f"  API    {url}/v1, described in {url}/openapi.json")

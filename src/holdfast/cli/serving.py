@@ -1,7 +1,7 @@
 """Running an ASGI app under uvicorn, from the first accepted connection to the last saved run (R9).
 
-Above: serve, and the commands that bring an agent of their own. Below: uvicorn. Knows nothing of what is served beyond
-the two calls that end it.
+Above: serve, and the commands that bring an agent of their own. Below: uvicorn and our kind of its
+connection. Knows nothing of what is served beyond the two calls that end it.
 """
 
 import asyncio
@@ -13,6 +13,8 @@ from collections.abc import AsyncIterator, Callable, Generator
 from typing import Any, Final, Protocol
 
 import uvicorn
+
+from holdfast.cli.connection import Connection
 
 KEEP_ALIVE_SECONDS: Final = 75
 """Longer than the 60 s after which common proxies drop a silent connection: they should be the ones to close it."""
@@ -132,7 +134,7 @@ def _make_config(serving: Serving) -> uvicorn.Config:
     return uvicorn.Config(
         serving.app,
         interface="asgi3",
-        http="httptools",
+        http=Connection,
         ws="websockets-sansio",
         # The server's parts are opened and closed around this; the app has no life cycle of its own.
         lifespan="off",

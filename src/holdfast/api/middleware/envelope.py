@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 REQUEST_ID: Final = "holdfast.request_id"
 """Where the id stands in the ASGI scope."""
 _POLICY: Final = b"content-security-policy"
-_SECURITY: Final[tuple[tuple[bytes, bytes], ...]] = (
+SECURITY_HEADERS: Final[tuple[tuple[bytes, bytes], ...]] = (
     (b"permissions-policy", b"camera=(), microphone=(), geolocation=()"),
     (b"strict-transport-security", b"max-age=31536000; includeSubDomains"),
     (b"x-content-type-options", b"nosniff"),
@@ -28,9 +28,14 @@ _SECURITY: Final[tuple[tuple[bytes, bytes], ...]] = (
     (b"x-xss-protection", b"0"),
     (b"referrer-policy", b"no-referrer"),
 )
-_DEFAULT_POLICY: Final = (_POLICY, b"default-src 'none'; frame-ancestors 'none'")
+DEFAULT_POLICY: Final = (_POLICY, b"default-src 'none'; frame-ancestors 'none'")
 _GOOD_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _STARTS: Final = ("http.response.start", "websocket.http.response.start")
+
+
+def make_request_id() -> str:
+    """An id for a request that brought none."""
+    return f"req_{secrets.token_hex(12)}"
 
 
 class EnvelopeMiddleware:
@@ -45,7 +50,7 @@ class EnvelopeMiddleware:
             await self._app(scope, receive, send)
             return
         asked = Headers(scope=scope).get("x-request-id", "")
-        request_id = asked if _GOOD_ID.fullmatch(asked) else f"req_{secrets.token_hex(12)}"
+        request_id = asked if _GOOD_ID.fullmatch(asked) else make_request_id()
         scope[REQUEST_ID] = request_id
         started = False
 
@@ -53,10 +58,10 @@ class EnvelopeMiddleware:
             nonlocal started
             if not started and message["type"] in _STARTS:
                 started = True
-                headers = [*message.get("headers", ()), *_SECURITY, (b"x-request-id", request_id.encode())]
+                headers = [*message.get("headers", ()), *SECURITY_HEADERS, (b"x-request-id", request_id.encode())]
                 # The page brings a policy of its own.
                 if not any(name.lower() == _POLICY for name, _ in headers):
-                    headers.append(_DEFAULT_POLICY)
+                    headers.append(DEFAULT_POLICY)
                 message = {**message, "headers": headers}
             await send(message)
 
