@@ -34,7 +34,8 @@ class StoreLock:
                 f"the store {database} is in use by another Holdfast"
                 + (f" (process {holder})" if holder else "")
                 + ". "
-                "Stop it, connect to it instead, or give this one a store of its own (store.url, HOLDFAST_DATA_DIR)."
+                "Stop it, connect to it instead (--server URL, HOLDFAST_SERVER), or give this one a store of its own "
+                "(store.url, HOLDFAST_DATA_DIR)."
             ) from None
         os.ftruncate(self._file, 0)
         os.write(self._file, f"{os.getpid()}\n".encode())
