@@ -18,6 +18,7 @@ from bench.chart import draw
 from bench.contenders import OTHER_CORE, Contender, all_contenders
 from bench.figures import quantile
 from bench.flat import flatness
+from bench.page import write_page
 
 ROOT = Path(__file__).parent.parent
 RESULTS = Path(__file__).parent / "results" / "figures.json"
@@ -30,8 +31,10 @@ class Report:
     def __init__(self) -> None:
         self.values: dict[str, Any] = {}
         self.goals: list[tuple[str, float, float, bool]] = []
+        self.rows: list[tuple[str, dict[str, str]]] = []
 
     def row(self, name: str, cells: dict[str, str]) -> None:
+        self.rows.append((name, cells))
         print(f"{name:<46}" + "  ".join(f"{who}: {value}" for who, value in cells.items()), flush=True)
 
     def goal(self, name: str, value: float, limit: float, *, at_least: bool = False) -> None:
@@ -150,6 +153,7 @@ def main() -> None:
     RESULTS.parent.mkdir(parents=True, exist_ok=True)
     RESULTS.write_text(json.dumps(report.values, indent=2))
     draw(report.values, ROOT / "docs" / "images" / "bench.svg")
+    write_page(report.rows, report.goals, ROOT / "docs" / "performance.md")
     print()
     for name, value, limit, met in report.goals:
         print(f"{'met   ' if met else 'MISSED'}  {name:<58} {value:>10.2f}  (goal {limit:g})")

@@ -1,0 +1,31 @@
+"""The page in the docs: every figure of the last `make bench`, and whether the goals were met."""
+
+import platform
+from pathlib import Path
+
+HEAD = """# Performance
+
+Made by `make bench`. Holdfast, with its durable log on, stands beside a direct call to the provider, a raw relay that
+passes bytes on and understands nothing, and a relay of the official SDK and Starlette; LiteLLM's proxy too where `make
+bench-peers` has installed it. All are measured in one run, interleaved, medians of several rounds. The server under test has
+one core; the provider, which sends token by token, and the load generator have the other. Figures of one machine say little
+about another: the ratios within the run are what counts.
+
+![CPU for 1,000 chunks](images/bench.svg)
+
+"""
+NAMES = {"relay": "raw relay", "naive": "SDK + Starlette", "holdfast": "**Holdfast**", "litellm": "LiteLLM"}
+
+
+def write_page(rows: list[tuple[str, dict[str, str]]], goals: list[tuple[str, float, float, bool]], file: Path) -> None:
+    """Write docs/performance.md."""
+    lines = ["| figure | |", "|---|---|"]
+    for name, cells in rows:
+        shown = "; ".join(f"{NAMES.get(who, who)} {value}" for who, value in cells.items())
+        lines.append(f"| {name} | {shown} |")
+    lines += ["", "## Goals", "", "| goal | found | limit | met |", "|---|--:|--:|---|"]
+    for name, value, limit, met in goals:
+        lines.append(f"| {name} | {value:.2f} | {limit:g} | {'yes' if met else 'no'} |")
+    machine = f"{platform.machine()}, Python {platform.python_version()}, Linux {platform.release().split('-')[0]}"
+    lines += ["", f"Measured on {machine}, in a virtual machine of two cores.", ""]
+    file.write_text(HEAD + "\n".join(lines))
