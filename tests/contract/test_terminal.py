@@ -423,6 +423,28 @@ class TestPipe:
         kept = shared.newest()
         assert (kept["outcome"], kept["reason"]) == ("cancelled", "user")
 
+    @pytest.mark.parametrize("arguments", [("runs",), ("runs", "show", "last")])
+    def test_a_list_whose_reader_has_left_ends_quietly(
+        self, shared: Shared, tmp_path: Path, arguments: tuple[str, ...]
+    ) -> None:
+        """T2: `holdfast runs | head -1` is no crash."""
+        assert run_piped(tmp_path, "chat", "count to 3", **shared.variables).returncode == 0
+        reader, writer = os.pipe()
+        os.close(reader)
+        try:
+            said = subprocess.run(
+                [*HOLDFAST, *arguments],
+                cwd=tmp_path,
+                env=make_environment(tmp_path, **shared.variables),
+                stdin=subprocess.DEVNULL,
+                stdout=writer,
+                stderr=subprocess.PIPE,
+                timeout=SECONDS,
+            )
+        finally:
+            os.close(writer)
+        assert (said.stderr, said.returncode) == (b"", 141)
+
     def test_sigterm_stops_the_run_too(self, shared: Shared, tmp_path: Path) -> None:
         """T1: a command that is told to end leaves no run behind."""
         process = subprocess.Popen(
@@ -445,7 +467,7 @@ class TestPipe:
             (("chat",), 2, "There is nothing to ask"),
             (("chat", "hi", "--resume", "a", "--continue"), 2, "give one"),
             (("chat", "hi", "--server", "ftp://x"), 2, "must be an address such as http://127.0.0.1:8642"),
-            (("chat", "hi", "--server", "http://127.0.0.1:9"), 1, "http://127.0.0.1:9 cannot be reached"),
+            (("chat", "hi", "--server", "http://127.0.0.1:9"), 1, "127.0.0.1:9 cannot be reached (connection refused)"),
             (("chat", "hi", "--resume", "no-such-session"), 1, "There is no session no-such-session"),
             (("runs", "show"), 2, "Which run?"),
             (("runs", "show", "run_none"), 1, "There is no run run_none"),

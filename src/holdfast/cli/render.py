@@ -297,7 +297,13 @@ def make_console(*, stderr: bool = False, no_color: bool = False) -> "Console":
     """The terminal, as rich sees it."""
     from rich.console import Console
 
-    return Console(
+    class PipedConsole(Console):
+        """rich would end the process here, from inside whatever is going on; the command is to end in order."""
+
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError
+
+    return PipedConsole(
         file=sys.stderr if stderr else sys.stdout,
         color_system=None if no_color else "auto",
         highlight=False,

@@ -5,6 +5,7 @@ where it broke off (R7). Above: the terminal. Below: aiohttp. Shows nothing to a
 """
 
 import asyncio
+import errno
 import random
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
@@ -267,6 +268,10 @@ class HoldfastClient:
         except TimeoutError as error:
             raise ServerUnreachableError(f"{self.base_url} does not answer.") from error
         except (aiohttp.ClientError, OSError) as error:
+            if isinstance(error, OSError) and error.errno == errno.ECONNREFUSED:
+                raise ServerUnreachableError(
+                    f"{self.base_url} cannot be reached (connection refused); `holdfast serve` starts a server."
+                ) from error
             # Only the kind of failure: the text of some has the whole request in it.
             raise ServerUnreachableError(f"{self.base_url} cannot be reached ({type(error).__name__}).") from error
 
