@@ -6,10 +6,10 @@ from pathlib import Path
 HEAD = """# Performance
 
 Made by `make bench`. Holdfast, with its durable log on, stands beside a direct call to the provider, a raw relay that
-passes bytes on and understands nothing, and a relay of the official SDK and Starlette; LiteLLM's proxy too where `make
-bench-peers` has installed it. All are measured in one run, interleaved, medians of several rounds. The server under test
-has one core; the provider, which sends token by token, and the load generator have the other. Figures of one machine say
-little about another: the ratios within the run are what counts.
+passes bytes on and understands nothing, and a relay of the official SDK and Starlette; LiteLLM's proxy too where
+`make bench-peers` has installed it. All are measured in one run, interleaved, medians of several rounds. The server
+under test has one core; the provider, which sends token by token, and the load generator have the other. Figures of
+one machine say little about another: the ratios within the run are what counts.
 
 ![CPU for 1,000 chunks](images/bench.svg)
 
