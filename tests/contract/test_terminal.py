@@ -423,6 +423,14 @@ class TestPipe:
         kept = shared.newest()
         assert (kept["outcome"], kept["reason"]) == ("cancelled", "user")
 
+    @pytest.mark.parametrize(("model", "told"), [("nope/x", "demo was asked, not nope/x.\n"), ("holdfast", "")])
+    def test_in_a_pipe_it_is_told_when_another_model_was_asked(
+        self, shared: Shared, tmp_path: Path, model: str, told: str
+    ) -> None:
+        """T1, C16: an unknown model's question goes to the server's own; the agent's name stands for its model."""
+        said = run_piped(tmp_path, "chat", "count to 3", "--model", model, **shared.variables)
+        assert (said.stdout, said.stderr, said.returncode) == ("1 2 3\n", told, 0)
+
     @pytest.mark.parametrize("arguments", [("runs",), ("runs", "show", "last")])
     def test_a_list_whose_reader_has_left_ends_quietly(
         self, shared: Shared, tmp_path: Path, arguments: tuple[str, ...]

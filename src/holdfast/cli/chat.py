@@ -123,6 +123,8 @@ async def _answer_once(options: ChatOptions, question: str, interrupts: Interrup
                 await stop_quietly(client, run)
                 raise
         assert transcript.outcome is not None, "a run that was followed to its end has an outcome"
+        if isinstance(view, PlainView) and options.model and transcript.model not in ("", options.model):
+            await _tell_who_answered(client, options.model, transcript.model)
         return EXIT_CODES[outcome_name(transcript.outcome)]
 
 
@@ -135,6 +137,13 @@ async def _converse(options: ChatOptions, interrupts: Interrupts) -> int:
         )
         prompt = Prompt(local_data_directory() / HISTORY_NAME, conversation.suggest, no_color=options.no_color)
         return await conversation.talk(prompt, session)
+
+
+async def _tell_who_answered(client: HoldfastClient, asked: str, answered: str) -> None:
+    """A server may give an unknown model's questions to its own (C16); in a pipe nothing else would say so."""
+    stands_for = {model.id: model.root for model in await client.models()}
+    if stands_for.get(asked) != answered:
+        typer.echo(f"{answered} was asked, not {asked}.", err=True)
 
 
 async def _find_session(client: HoldfastClient, options: ChatOptions) -> Session | None:
