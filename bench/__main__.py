@@ -116,9 +116,9 @@ async def measure_latency(report: Report, contenders: dict[str, Contender], roun
 async def measure_closing(report: Report, servers: dict[str, Contender], provider: Contender, times: int) -> None:
     for model, name in (("paced-50-1000", "flowing"), ("silent", "silent")):
         cells = {}
-        for who, contender in servers.items():
-            few = times if who in ("holdfast", "relay") else 5
-            waits = await figures.upstream_close(contender, provider, model, few)
+        # Only those that pass the request's `user` on: by it the provider knows whose connection was closed.
+        for who in ("relay", "holdfast"):
+            waits = await figures.upstream_close(servers[who], provider, model, times)
             report.values[f"close_{name}_{who}"] = {"p50": quantile(waits, 0.5), "p99": quantile(waits, 0.99)}
             cells[who] = f"{quantile(waits, 0.5) * MS:.1f} / {quantile(waits, 0.99) * MS:.1f} ms"
             if who == "holdfast":
