@@ -9,12 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.errors import ConfigError, StoreUnavailableError
+from holdfast.errors import StoreUnavailableError
 from holdfast.events import TextAdded
 from holdfast.ids import BEFORE_FIRST
-from holdfast.store.memory import MemoryStore
 from holdfast.store.sqlite import SqliteStore
-from holdfast.store.urls import open_store
 from tests.store.store_world import (
     SESSION,
     WAIT_SECONDS,
@@ -209,39 +207,3 @@ async def test_a_file_that_was_deleted_under_the_server_is_noticed(tmp_path: Pat
         await store.get_session(SESSION)
     assert list(tmp_path.iterdir()) == []
     await store.aclose()
-
-
-async def test_a_url_names_a_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """S8: memory, an absolute and a relative path, and the default."""
-    monkeypatch.chdir(tmp_path)
-    memory = await open_store("memory:", tmp_path)
-    assert isinstance(memory, MemoryStore) and memory.url == "memory:"
-    for url, file in (
-        (f"sqlite:///{tmp_path}/absolute.db", tmp_path / "absolute.db"),
-        ("sqlite:///relative.db", tmp_path / "relative.db"),
-        ("", tmp_path / "data" / "holdfast.db"),
-    ):
-        store = await open_store(url, tmp_path / "data")
-        assert file.is_file()
-        assert store.url == f"sqlite:///{file}"
-        await store.aclose()
-
-
-@pytest.mark.parametrize(
-    "url",
-    [
-        "sqlite:",
-        "sqlite://",
-        "sqlite:///",
-        "sqlite:///:memory:",
-        "sqlite:////tmp/",
-        "sqlite://host/x.db",
-        "mysql://x",
-        "x",
-    ],
-)
-async def test_any_other_url_is_a_mistake_that_is_named(url: str, tmp_path: Path) -> None:
-    """S8: a bad value is reported by name."""
-    with pytest.raises(ConfigError, match=r"\[store\] url"):
-        await open_store(url, tmp_path)
-    assert list(tmp_path.iterdir()) == []

@@ -397,6 +397,24 @@ class TestPlaces:
         assert path("sqlite:////srv/h.db") == Path("/srv/h.db")
         assert path("sqlite:///h.db") == Path.cwd() / "h.db"
 
+    @pytest.mark.parametrize(
+        "url",
+        [
+            "sqlite:",
+            "sqlite://",
+            "sqlite:///",
+            "sqlite:///:memory:",
+            "sqlite:////tmp/",
+            "sqlite://host/x.db",
+            "mysql://x",
+            "x",
+        ],
+    )
+    def test_any_other_store_is_a_mistake_that_is_named(self, url: str) -> None:
+        """S8: a bad value is reported by name."""
+        with pytest.raises(ConfigError, match=r"store\.url must be"):
+            database_path(msgspec.structs.replace(Settings().store, url=url), Path("/data"))
+
 
 class TestExample:
     """holdfast.example.toml: a line `#key = value` is a setting, a line `# text` is prose."""

@@ -213,6 +213,3 @@ class Unsaved:
 
 def _store_failed(error: StoreError) -> Failed:
     return Failed(reason="internal", message=f"The run could not be saved and was ended: {error.message}")
-
-
-__all__ = ["Recorder", "Unsaved"]

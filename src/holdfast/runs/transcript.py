@@ -17,7 +17,6 @@ from holdfast.events import (
     RunStarted,
     Steered,
     TextAdded,
-    ToolCallBegan,
     ToolCallDropped,
     ToolFinished,
     ToolStarted,
@@ -175,19 +174,3 @@ class Transcript:
     def running_tools(self) -> tuple[ToolStarted, ...]:
         """Server tools that began and have not finished."""
         return tuple(tool for tool in self.tools if tool.call_id not in self.results)
-
-    @property
-    def began_a_call(self) -> bool:
-        """Is the running turn in the middle of a tool call?"""
-        return self._turn is not None and bool(self._turn.open_calls)
-
-
-def fold_log(batches: list[Batch]) -> Transcript:
-    """The transcript of a whole log."""
-    transcript = Transcript()
-    for batch in batches:
-        transcript.add_batch(batch)
-    return transcript
-
-
-__all__ = ["NOT_CARRIED_OUT", "UNKNOWN_RESULT", "Approval", "ToolCallBegan", "Transcript", "fold_log"]

@@ -4,7 +4,6 @@ from typing import Any, Literal
 
 import msgspec
 
-from holdfast.events import Batch
 from holdfast.ids import NodeId, RunId, SessionId
 from holdfast.messages import Message, Usage
 from holdfast.outcomes import Outcome, OutcomeName
@@ -125,18 +124,3 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
     id: int
     text: str
     created_at: float
-
-
-__all__ = [
-    "Batch",
-    "ConversationRecord",
-    "IdempotencyKey",
-    "Memory",
-    "Reserved",
-    "RunEnding",
-    "RunFilter",
-    "RunRecord",
-    "SessionRecord",
-    "StoredMessage",
-    "Surface",
-]

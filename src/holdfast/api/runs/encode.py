@@ -23,9 +23,6 @@ _encode = msgspec.json.encode
 class RunEventsEncoder:
     """The log as server-sent events: `id:` is the event's number, `event:` its type."""
 
-    def __init__(self, after: EventNumber) -> None:
-        self._last = after
-
     def begin(self) -> bytes:
         """Something at once, so that whoever waits knows that it is connected."""
         return b": attached\n"
@@ -44,7 +41,6 @@ class RunEventsEncoder:
                 else:
                     frames.append(_frame(number, event, at))
                 number = EventNumber(number + 1)
-            self._last = EventNumber(number - 1)
         return b"".join(frames)
 
     def quiet(self) -> bytes:

@@ -49,7 +49,7 @@ async def create_run(request: Request) -> Response:
     wanted = _make_request(service, new, named, memory)
     begun = await begin_run(service, request, wanted, fingerprint_request(request, body, named or "", memory or ""))
     if new.chat.stream:
-        encoder = RunEventsEncoder(BEFORE_FIRST)
+        encoder = RunEventsEncoder()
         keepalive_seconds = service.settings.server.keepalive_seconds
         return EventStream(begun.subscription, encoder, keepalive_seconds=keepalive_seconds, headers=begun.headers)
     begun.subscription.leave()
@@ -146,7 +146,7 @@ async def run_events(request: Request) -> Response:
     subscription = await service.supervisor.subscribe(run, after)
     return EventStream(
         subscription,
-        RunEventsEncoder(after),
+        RunEventsEncoder(),
         keepalive_seconds=service.settings.server.keepalive_seconds,
         headers=headers,
     )
