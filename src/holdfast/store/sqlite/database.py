@@ -17,6 +17,9 @@ from holdfast.errors import StoreUnavailableError
 
 CACHED_STATEMENTS: Final = 256
 """Room for an insert of every size (see log.py) beside everything else."""
+CACHE_KB: Final = 1024
+"""Pages that a connection keeps. The log is written at its end and read from there, the system caches the file, and a
+larger cache would only fill, over hours, and look like a leak."""
 WAL_KEEP_BYTES: Final = 64 * 1024 * 1024
 """A write-ahead log that a long reader has made larger than this is cut back."""
 _AGAIN_SECONDS: Final = 0.01
@@ -86,7 +89,6 @@ def connect_writer(path: Path, *, busy_seconds: float, max_bytes: int | None) ->
             )
         # NORMAL would lose the last commits when the power fails, after clients have seen them.
         connection.execute("PRAGMA synchronous = FULL")
-        connection.execute("PRAGMA cache_size = -16000")
         connection.execute(f"PRAGMA journal_size_limit = {WAL_KEEP_BYTES}")
         if max_bytes is not None:
             page_bytes = connection.execute("PRAGMA page_size").fetchone()[0]
@@ -128,6 +130,7 @@ def _connect(path: Path, busy_seconds: float, *, check_same_thread: bool = True)
         cached_statements=CACHED_STATEMENTS,
     )
     connection.execute("PRAGMA temp_store = MEMORY")
+    connection.execute(f"PRAGMA cache_size = -{CACHE_KB}")
     return connection
 
 
