@@ -14,6 +14,8 @@ from bench.contenders import HOLDFAST, SERVER_CORE, Contender, free_port
 from bench.load import get_json, make_request, open_stream, read_stream
 
 PATH = "/v1/chat/completions"
+BEGUN_A_SECOND = 200
+SETTLE_SECONDS = 1
 TOLERATED = ("openai SDK + Starlette", "LiteLLM proxy")
 
 
@@ -67,23 +69,34 @@ async def upstream_close(contender: Contender, provider: Contender, model: str, 
 
 
 async def paced_delay(contender: Contender, streams: int, a_second: int, seconds: int) -> dict[str, float]:
-    """Delay of chunks that come one at a time, many streams at once."""
-    request = asking(contender, f"paced-{a_second}-{a_second * seconds}")
-    cpu = contender.cpu_seconds
-    opened = []
+    """Delay of chunks that come one at a time, while so many streams live at once; CPU over the same time."""
+    # Begun one after the other, as real streams are; what is wanted is the delay while all of them live, so that only
+    # chunks count which were sent between the last one's beginning and the first one's end.
+    begin_seconds = streams / BEGUN_A_SECOND
+    live_seconds = begin_seconds + 2 * SETTLE_SECONDS + seconds
+    request = asking(contender, f"paced-{a_second}-{round(a_second * live_seconds)}")
+    running = []
     for _ in range(streams):
-        # Spread over a second, as real streams are: all at the same instant measures the burst, not the load.
-        opened.append(asyncio.ensure_future(read_stream(contender.port, request, stamps=True)))
-        await asyncio.sleep(1 / streams)
-    done = await asyncio.gather(*opened)
-    # The first half second of each is its start; what is wanted is the delay while it lives.
-    delays = sorted(delay for stream in done for delay in stream.delays[a_second // 2 :])
-    total = sum(stream.chunks for stream in done)
+        running.append(asyncio.ensure_future(open_stream(contender.port, request, stamps=True)))
+        await asyncio.sleep(1 / BEGUN_A_SECOND)
+    opened = [await stream for stream in running]
+    while not all(stream.chunks for stream in opened):
+        await asyncio.sleep(0.05)
+    await asyncio.sleep(SETTLE_SECONDS)
+    cpu, began = contender.cpu_seconds, time.monotonic()
+    await asyncio.wait([stream.done for stream in opened], return_when=asyncio.FIRST_COMPLETED, timeout=seconds)
+    used, ended = contender.cpu_seconds - cpu, time.monotonic()
+    assert ended - began > seconds / 2, f"{contender.name}: {streams} streams did not live at once for long"
+    await asyncio.gather(*(stream.done for stream in opened))
+    delays = sorted(delay for stream in opened for at, delay in stream.delays if began <= at < ended)
+    for stream in opened:
+        stream.transport.close()
     return {
         "p50": quantile(delays, 0.5),
         "p99": quantile(delays, 0.99),
-        "cpu_us_per_chunk": (contender.cpu_seconds - cpu) / total * 1e6,
-        "cpu_share": (contender.cpu_seconds - cpu) / seconds,
+        "cpu_us_per_chunk": used / len(delays) * 1e6,
+        "cpu_share": used / (ended - began),
+        "chunks_a_second": len(delays) / (ended - began),
     }
 
 

@@ -32,7 +32,8 @@ class Stream(asyncio.Protocol):
     chunks: int = 0
     began: float = 0.0
     first: float = 0.0
-    delays: list[float] = field(default_factory=list)
+    delays: list[tuple[float, float]] = field(default_factory=list)
+    """When each chunk was sent, and how long it was on its way."""
     tail: bytes = b""
     """The end of what came, for words that were cut in two."""
 
@@ -46,7 +47,9 @@ class Stream(asyncio.Protocol):
         if self.stamps:
             now = time.monotonic()
             found = _STAMP.findall(data)
-            self.delays += [now - float(stamp) for stamp in found]
+            for stamp in found:
+                sent = float(stamp)
+                self.delays.append((sent, now - sent))
             self.chunks += len(found)
             if found and not self.first:
                 self.first = time.perf_counter()
