@@ -6,16 +6,19 @@ bytes mean is the codec's business.
 """
 
 import asyncio
+import os
+import socket
+import ssl
 from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Final, Protocol, TypeVar, runtime_checkable
 from urllib.parse import urlsplit
 
-import aiohttp
 import msgspec
 
 from holdfast import __version__
 from holdfast.config import StreamSettings
 from holdfast.errors import (
+    ConfigError,
     ProtocolError,
     ProviderRefusedError,
     StreamingUnsupportedError,
@@ -25,21 +28,28 @@ from holdfast.errors import (
 )
 from holdfast.events import Answered, Delta, UpstreamRetried
 from holdfast.upstream.codec import Codec, Decoder
-from holdfast.upstream.connections import Watchdog, make_session, take_unread
+from holdfast.upstream.connections import (
+    Answer,
+    AnswerCutError,
+    Connections,
+    NoAnswerError,
+    NotConnectedError,
+    NotHttpError,
+    make_tls,
+)
 from holdfast.upstream.port import ModelCall
 from holdfast.upstream.providers import Provider
+from holdfast.upstream.watchdog import Watchdog
 
 AFTER_FINISH_SECONDS: Final = 5.0
 """How long the terminator and the usage may take once the finish reason has come. The answer is whole without them."""
-PARTING_SECONDS: Final = 1.0
-"""How long the end of a finished body may take; until it comes the connection cannot be used again."""
 MAX_KEPT_READS: Final = 64
 """How much of a stream is kept to be read again in its other form (U11); a protocol error comes early or never."""
 MAX_ERROR_BYTES: Final = 64 * 1024
 MAX_ANSWER_BYTES: Final = 64 * 1024 * 1024
 
-_LOST: Final = (aiohttp.ClientError, OSError, UpstreamError)
-"""All that reading a response can raise; UpstreamError is what the watchdog puts there."""
+_LOST: Final = (AnswerCutError, NotHttpError, UpstreamError)
+"""All that reading an answer can raise; UpstreamError is what the watchdog puts there."""
 _E = TypeVar("_E", bound=UpstreamError)
 
 
@@ -61,21 +71,23 @@ class HttpUpstream:
         codec: Codec,
         settings: StreamSettings,
         *,
-        make_session: Callable[[], aiohttp.ClientSession] = make_session,
+        make_tls: Callable[[], ssl.SSLContext] = make_tls,
     ) -> None:
+        """Raises ConfigError: its key or its headers cannot be sent."""
         self._provider = provider
         self._codec = codec
         self._settings = settings
-        self._make_session = make_session
         self._lenient = codec if isinstance(codec, LenientCodec) else None
         self._unable_to_stream: set[str] = set()
         """Models that said so; they are not asked again while the process lives."""
-        self._session: aiohttp.ClientSession | None = None
-        self._url = f"{provider.base_url}/{codec.path.lstrip('/')}"
         self._who = f"{provider.name} ({provider.host})"
-        self._timeout = aiohttp.ClientTimeout(total=None, connect=settings.connect_seconds)
-        self._partings: dict[aiohttp.ClientResponse, asyncio.TimerHandle] = {}
-        """Finished answers whose bodies have not ended yet."""
+        self._connections = Connections(
+            f"{provider.base_url}/{codec.path.lstrip('/')}",
+            connect_seconds=settings.connect_seconds,
+            make_tls=make_tls,
+        )
+        self._stream_head = self._head("text/event-stream")
+        self._plain_head = self._head("application/json")
 
     async def stream(self, call: ModelCall) -> AsyncGenerator[Sequence[Delta], None]:
         """Ask, and yield what each read brings; a model that cannot stream is asked for a plain answer (U10)."""
@@ -83,27 +95,26 @@ class HttpUpstream:
         settings = self._settings
         loop = asyncio.get_running_loop()
         deadline = loop.time() + settings.first_byte_seconds
-        response = None
+        answer = None
         if call.model not in self._unable_to_stream:
             try:
-                response = await self._ask(call, deadline, stream=True)
+                answer = await self._ask(call, deadline, stream=True)
             except StreamingUnsupportedError as error:
                 self._unable_to_stream.add(call.model)
                 told = error.message
                 yield [UpstreamRetried(model=self._name(call), attempt=1, error=told, wait_seconds=0.0)]
-        if response is None:
+        if answer is None:
             yield await self._ask_plainly(call)
             return
-        watchdog = Watchdog(response, deadline - loop.time(), self._late())
+        watchdog = Watchdog(answer, deadline - loop.time(), self._late())
         whole = False
         try:
-            if response.content_type.endswith("json"):
+            if answer.content_type.endswith("json"):
                 # Asked to stream, and it answered in one piece; that is an answer too.
-                deltas = self._parse_answer(await self._read_whole(response, watchdog), call)
+                deltas = self._parse_answer(await self._read_whole(answer, watchdog), call)
                 whole = True
                 yield deltas
                 return
-            content = response.content
             decoder = self._codec.make_decoder(call)
             lenient = self._lenient
             kept: list[bytes] = []
@@ -112,10 +123,9 @@ class HttpUpstream:
                 lost: UpstreamError | None = None
                 watchdog.is_waiting = True
                 try:
-                    data = await content.readany()
+                    data = await answer.read()
                 except _LOST as error:
-                    lost = self._lost(error)
-                    data = take_unread(content)
+                    lost, data = self._lost(error), b""
                 watchdog.is_waiting = False
                 over = lost is not None or not data
                 deltas, failure = _advance(decoder, data, over=over)
@@ -146,32 +156,26 @@ class HttpUpstream:
                     return
         finally:
             watchdog.close()
-            self._part(response, whole=whole)
+            self._part(answer, whole=whole)
 
     async def aclose(self) -> None:
         """Drop every connection."""
-        while self._partings:
-            response, parting = self._partings.popitem()
-            parting.cancel()
-            response.close()
-        session, self._session = self._session, None
-        if session is not None:
-            await session.close()
+        self._connections.close()
 
     async def _ask_plainly(self, call: ModelCall) -> list[Delta]:
         """Ask without streaming: the whole answer is one batch."""
         # Nothing comes before all of the answer is made, so that silence is all there is to measure.
         patience_seconds = max(self._settings.first_byte_seconds, self._settings.stall_seconds)
         deadline = asyncio.get_running_loop().time() + patience_seconds
-        response = await self._ask(call, deadline, stream=False)
-        watchdog = Watchdog(response, self._settings.stall_seconds, self._silence())
+        answer = await self._ask(call, deadline, stream=False)
+        watchdog = Watchdog(answer, self._settings.stall_seconds, self._silence())
         whole = False
         try:
-            deltas = self._parse_answer(await self._read_whole(response, watchdog), call)
+            deltas = self._parse_answer(await self._read_whole(answer, watchdog), call)
             whole = True
         finally:
             watchdog.close()
-            self._part(response, whole=whole)
+            self._part(answer, whole=whole)
         return deltas
 
     def _own(self, call: ModelCall) -> ModelCall:
@@ -187,72 +191,82 @@ class HttpUpstream:
     def _late(self) -> str:
         return f"{self._who} did not begin to answer in time."
 
-    async def _ask(self, call: ModelCall, deadline: float, *, stream: bool) -> aiohttp.ClientResponse:
-        """Post the call; a response is 2xx, everything else is raised with its connection closed."""
-        if self._session is None:
-            self._session = self._make_session()
+    def _head(self, accept: str) -> bytes:
+        """A request up to its length, made once for all calls."""
         headers = {
             "Content-Type": "application/json",
-            "Accept": "text/event-stream" if stream else "application/json",
+            "Accept": accept,
             "Accept-Encoding": "identity",  # a compressor on the way would hold tokens back
             "User-Agent": f"holdfast/{__version__}",
             **self._codec.headers(self._provider.api_key),
             **self._provider.headers,
         }
-        body = self._codec.encode_request(call, stream=stream)
+        lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
         try:
-            async with asyncio.timeout_at(deadline):
-                response = await self._session.post(
-                    self._url, data=body, headers=headers, timeout=self._timeout, allow_redirects=False
-                )
-        except aiohttp.ConnectionTimeoutError:
+            encoded = lines.encode("latin-1")
+        except UnicodeEncodeError:
+            encoded = b""
+        if encoded.count(b"\n") != len(headers) or encoded.count(b"\r") != len(headers) or b"\0" in encoded:
+            raise ConfigError(
+                f"The key or a header of providers.{self._provider.name} has a character that cannot be sent in a "
+                "header: a line break, or one that is not Latin-1."
+            )
+        return self._connections.request_line + encoded
+
+    async def _ask(self, call: ModelCall, deadline: float, *, stream: bool) -> Answer:
+        """Post the call; an answer is 2xx, everything else is raised with its connection closed."""
+        body = self._codec.encode_request(call, stream=stream)
+        head = self._stream_head if stream else self._plain_head
+        try:
+            async with asyncio.timeout_at(deadline) as patience:
+                answer = await self._connections.ask(b"%sContent-Length: %d\r\n\r\n%s" % (head, len(body), body))
+        except TimeoutError:
+            if patience.expired():
+                raise StreamStalledError(self._late()) from None
             seconds = self._settings.connect_seconds
             raise StreamStalledError(f"No connection to {self._who} within {seconds:g} seconds.") from None
-        except TimeoutError:
-            raise StreamStalledError(self._late()) from None
-        except (aiohttp.ClientError, OSError) as error:
+        except (NotConnectedError, NoAnswerError, NotHttpError) as error:
             raise self._lost(error) from error
-        if response.status >= 300:
-            raise await self._error_of(response)
-        return response
+        if answer.status >= 300:
+            raise await self._error_of(answer)
+        return answer
 
-    async def _error_of(self, response: aiohttp.ClientResponse) -> UpstreamError:
-        watchdog = Watchdog(response, AFTER_FINISH_SECONDS, self._silence())
+    async def _error_of(self, answer: Answer) -> UpstreamError:
+        watchdog = Watchdog(answer, AFTER_FINISH_SECONDS, self._silence())
         body = b""
         try:
-            while len(body) < MAX_ERROR_BYTES and (data := await response.content.readany()):
+            while len(body) < MAX_ERROR_BYTES and (data := await answer.read()):
                 body += data
         except _LOST:
-            # The status says enough; what came of the explanation is kept.
-            body += take_unread(response.content)
+            pass  # The status says enough; what came of the explanation is kept.
         finally:
             watchdog.close()
-            self._part(response, whole=response.content.at_eof())
-        if response.status < 400:
-            where = urlsplit(response.headers.get("Location", "")).netloc or "another address"
+            self._part(answer, whole=answer.is_over)
+        if answer.status < 400:
+            where = urlsplit(answer.headers.get("location", "")).netloc or "another address"
             return ProviderRefusedError(
                 f"{self._who} redirects to {where}; redirects are not followed with a key. "
                 f"Set providers.{self._provider.name}.base_url to the right address.",
-                status=response.status,
+                status=answer.status,
             )
-        retry_after = response.headers.get("Retry-After")
-        milliseconds = response.headers.get("Retry-After-Ms", "")
+        retry_after = answer.headers.get("retry-after")
+        milliseconds = answer.headers.get("retry-after-ms", "")
         if milliseconds.isdecimal():
             retry_after = str(int(milliseconds) / 1000)
-        return self._without_key(self._codec.parse_error(response.status, body[:MAX_ERROR_BYTES], retry_after))
+        return self._without_key(self._codec.parse_error(answer.status, body[:MAX_ERROR_BYTES], retry_after))
 
-    async def _read_whole(self, response: aiohttp.ClientResponse, watchdog: Watchdog) -> bytes:
+    async def _read_whole(self, answer: Answer, watchdog: Watchdog) -> bytes:
         pieces: list[bytes] = []
         size = 0
         watchdog.allow(self._settings.stall_seconds, self._silence())
         try:
-            while data := await response.content.readany():
+            while data := await answer.read():
                 pieces.append(data)
                 size += len(data)
                 watchdog.heard_at = asyncio.get_running_loop().time()
                 if size > MAX_ANSWER_BYTES:
                     raise ProtocolError(f"{self._who} sent an answer of more than {MAX_ANSWER_BYTES} bytes.")
-        except (aiohttp.ClientError, OSError) as error:
+        except (AnswerCutError, NotHttpError) as error:
             raise self._lost(error) from error
         return b"".join(pieces)
 
@@ -287,41 +301,34 @@ class HttpUpstream:
         match error:
             case UpstreamError():
                 return error
-            case aiohttp.ClientConnectorDNSError():
-                return TransportLostError(f"The host of {self._who} was not found.")
-            case aiohttp.ClientConnectorCertificateError():
-                return TransportLostError(f"The certificate of {self._who} is not trusted: {error.certificate_error}")
-            case aiohttp.ClientConnectorSSLError():
-                return TransportLostError(f"No secure connection to {self._who}: {error.os_error}")
-            case aiohttp.ClientConnectorError():
-                reason = error.os_error.strerror or type(error.os_error).__name__
-                return TransportLostError(f"Could not connect to {self._who}: {reason}.")
-            case aiohttp.ClientPayloadError():
+            case NotConnectedError():
+                return TransportLostError(self._why_not_connected(error.__cause__))
+            case AnswerCutError():
                 return TransportLostError(f"The connection to {self._who} was lost in the middle of the answer.")
-            case aiohttp.ServerDisconnectedError():
+            case NoAnswerError():
                 return TransportLostError(f"{self._who} closed the connection without an answer.")
-            case aiohttp.ClientResponseError():
-                return ProtocolError(f"What {self._who} answered is not HTTP: {error.message.splitlines()[0]}")
-            case OSError() if error.strerror:
-                return TransportLostError(f"The connection to {self._who} was lost: {error.strerror}.")
             case _:
-                return TransportLostError(f"The connection to {self._who} was lost ({type(error).__name__}).")
+                return ProtocolError(f"What {self._who} answered is not HTTP: {error}")
 
-    def _part(self, response: aiohttp.ClientResponse, *, whole: bool) -> None:
+    def _why_not_connected(self, cause: BaseException | None) -> str:
+        match cause:
+            case socket.gaierror():
+                return f"The host of {self._who} was not found."
+            case ssl.SSLCertVerificationError():
+                return f"The certificate of {self._who} is not trusted: {cause.verify_message}"
+            case ssl.SSLError():
+                return f"No secure connection to {self._who}: {cause.reason}"
+            case OSError(errno=int() as number):
+                return f"Could not connect to {self._who}: {os.strerror(number)}."
+            case _:
+                return f"Could not connect to {self._who}: {cause}."
+
+    def _part(self, answer: Answer, *, whole: bool) -> None:
         """Back to the pool if the answer is whole and its body ends soon, else cut (U17)."""
-        if not whole:
-            response.close()
-        elif response.content.is_eof():
-            response.release()
+        if whole:
+            answer.release()
         else:
-            # The last frame often comes a moment before the end of the body; nobody has to wait for that.
-            response.content.on_eof(response.release)
-            loop = asyncio.get_running_loop()
-            self._partings[response] = loop.call_later(PARTING_SECONDS, self._give_up, response)
-
-    def _give_up(self, response: aiohttp.ClientResponse) -> None:
-        del self._partings[response]
-        response.close()
+            answer.cut()
 
 
 def _advance(decoder: Decoder, data: bytes, *, over: bool) -> tuple[list[Delta], UpstreamError | None]:

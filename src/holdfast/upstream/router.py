@@ -107,9 +107,9 @@ class _Stacks:
         if stack is None:
             try:
                 provider = self._provider_of(call.model)
+                http = HttpUpstream(provider, provider.make_codec(), self._settings)
             except ConfigError as error:
                 return _refuse(ProviderRefusedError(error.message, status=404, code="model_not_found"))
-            http = HttpUpstream(provider, provider.make_codec(), self._settings)
             stack = RetryingUpstream(http, self._settings.retries, self._clock, self._random)
             self._stacks[name] = stack
         return stack.stream(call)

@@ -12,7 +12,6 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
-import aiohttp
 import pytest
 import uvloop
 from cryptography import x509
@@ -24,7 +23,6 @@ from holdfast.config import Protocol
 from holdfast.errors import ProtocolError, ProviderRefusedError, TransportLostError
 from holdfast.testing import Fault, Reply, ScriptedProvider
 from holdfast.upstream import http
-from holdfast.upstream.connections import PromptResponse
 from holdfast.upstream.http import HttpUpstream
 from holdfast.upstream.providers import Provider
 from tests.upstream_world import CALL, PROTOCOLS, QUICK, asking, hear, next_delta
@@ -296,15 +294,11 @@ def serve_and_stop_reading(listener: socket.socket, context: ssl.SSLContext, ans
 async def leave_over_tls(directory: Path, answer: bytes) -> float:
     server_side, client_side = make_certificate(directory)
 
-    def make_session() -> aiohttp.ClientSession:
-        connector = aiohttp.TCPConnector(limit=0, ssl=client_side)
-        return aiohttp.ClientSession(connector=connector, response_class=PromptResponse)
-
     asked = Event()
     with socket.create_server(("127.0.0.1", 0)) as listener:
         url = f"https://127.0.0.1:{listener.getsockname()[1]}/v1"
         known = Provider(name="scripted", protocol="chat_completions", base_url=url)
-        upstream = HttpUpstream(known, known.make_codec(), QUICK, make_session=make_session)
+        upstream = HttpUpstream(known, known.make_codec(), QUICK, make_tls=lambda: client_side)
         loop = asyncio.get_running_loop()
         served = loop.run_in_executor(None, serve_and_stop_reading, listener, server_side, answer, asked)
         task = loop.create_task(hear(upstream))
