@@ -49,9 +49,14 @@ types: .venv/.dev
 bench: .venv/.dev ## Measure against a direct call: make bench ARGS="..."
 	$(PY) -m bench $(ARGS)
 
+# The API server of hermes-agent needs aiohttp, which only its extras bring, in the version it wants; this is the smallest.
 bench-peers: $(UV) ## Install other servers, each in an environment of its own, for make bench
 	$(UV) venv --quiet --clear bench/peers/litellm
 	$(UV) pip install --quiet --python bench/peers/litellm 'litellm[proxy]'
+	$(UV) venv --quiet --clear bench/peers/nanobot
+	$(UV) pip install --quiet --python bench/peers/nanobot 'nanobot-ai[api]==0.3.*'
+	$(UV) venv --quiet --clear bench/peers/hermes
+	$(UV) pip install --quiet --python bench/peers/hermes 'hermes-agent[sms]==0.19.*'
 
 crash: .venv/.dev ## Kill the server at random moments and look what it kept
 	$(PY) -m bench.crash $(ARGS)

@@ -1,5 +1,6 @@
 """Who is measured: a direct call, a raw relay, a naive relay, Holdfast, and peers where they are installed."""
 
+import json
 import os
 import secrets
 import socket
@@ -9,11 +10,14 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.load import make_request
+
+PATH = "/v1/chat/completions"
 SERVER_CORE, OTHER_CORE = (0, 1) if (os.cpu_count() or 1) > 1 else (0, 0)
 PEERS = Path(__file__).parent / "peers"
 """Environments made by `make bench-peers`."""
@@ -35,6 +39,16 @@ model_list:
   - model_name: "*"
     litellm_params: {{model: "openai/*", api_base: "{url}", api_key: k}}
 """
+HERMES = """
+model: {{default: asked, provider: custom, base_url: "{url}", api_key: k, context_length: 200000}}
+platform_toolsets: {{api_server: []}}
+gateway: {{api_server: {{max_concurrent_runs: 0}}}}
+memory: {{memory_enabled: false, user_profile_enabled: false}}
+security: {{tirith_enabled: false, allow_lazy_installs: false}}
+model_catalog: {{enabled: false}}
+logging: {{level: WARNING}}
+"""
+"""No tools, no memory, no limit of runs at once, and nobody asked but the provider."""
 
 
 @dataclass
@@ -47,6 +61,18 @@ class Contender:
     prefix: str = ""
     """Goes before the model's name."""
     key: str = "k"
+    model: str = ""
+    """Of an agent that asks the model of its own configuration, whatever a request names."""
+
+    def asking(self, model: str, **fields: object) -> bytes:
+        """A streamed request, as bytes, that makes the provider do what the model's name says."""
+        if not self.model:
+            return make_request(PATH, self.prefix + model, self.key, **fields)
+        # The message reaches the provider, so it carries the name. Each request has a session of its own: within one,
+        # nanobot answers one request after the other; hermes tells sessions by their first message.
+        session = secrets.token_hex(8)
+        fields = {"messages": [{"role": "user", "content": f"{model} {session}"}], "session_id": session, **fields}
+        return make_request(PATH, self.model, self.key, **fields)
 
     @property
     def cpu_seconds(self) -> float:
@@ -65,8 +91,9 @@ def _children(pid: int) -> list[int]:
 
 
 def _cpu(pid: int) -> float:
-    # Nanoseconds on the CPU, over all threads: the ticks of /proc/PID/stat are too coarse for a short run.
-    return sum(int(p.read_text().split()[0]) for p in Path(f"/proc/{pid}/task").glob("*/schedstat")) / 1e9
+    # The clock of the process (clock_getcpuclockid(3)): in nanoseconds, as the ticks of /proc/PID/stat are too coarse
+    # for a short run, and with the threads that have ended, as some peers start one for every request.
+    return time.clock_gettime((~pid << 3) | 2)
 
 
 def free_port() -> int:
@@ -76,11 +103,13 @@ def free_port() -> int:
 
 
 @contextmanager
-def process(command: list[str], core: int, port: int, env: dict[str, str] | None = None) -> Iterator[int]:
+def process(
+    command: list[str], core: int, port: int, env: dict[str, str] | None = None, cwd: Path | None = None
+) -> Iterator[int]:
     """Start a process on a core, and wait until its port answers."""
     pinned = ["taskset", "-c", str(core), *command]
     log = tempfile.TemporaryFile()
-    running = subprocess.Popen(pinned, stdout=log, stderr=log, env={**os.environ, **(env or {})})
+    running = subprocess.Popen(pinned, stdout=log, stderr=log, env={**os.environ, **(env or {})}, cwd=cwd)
     try:
         deadline = time.monotonic() + 90
         while True:
@@ -126,18 +155,48 @@ def all_contenders() -> Iterator[dict[str, Contender]]:
             pid = stack.enter_context(process([sys.executable, f"{here}/{file}", str(port), url], SERVER_CORE, port))
             found[name] = Contender({"relay": "raw relay", "naive": "openai SDK + Starlette"}[name], port, pid)
         found["holdfast"] = stack.enter_context(holdfast(url, folder))
-        peer = stack.enter_context(_litellm(url, folder))
-        if peer is not None:
-            found["litellm"] = peer
+        for name, start in STARTS.items():
+            if not (PEERS / name).exists():
+                continue
+            (folder / name).mkdir()
+            try:
+                peer = stack.enter_context(start(url, folder / name))
+            except RuntimeError as error:
+                print(f"{name} is left out, it did not start: {str(error).strip().splitlines()[-1]}", flush=True)
+                continue
+            if _streams_through(peer):
+                found[name] = peer
+            else:
+                print(f"{name} is left out: its answer did not come whole and token by token", flush=True)
         yield found
 
 
+def _streams_through(peer: Contender) -> bool:
+    """Whether an answer comes whole, token by token: figures of a peer that does not stream would mean nothing."""
+    answer = b""
+    try:
+        with socket.create_connection(("127.0.0.1", peer.port), 60) as sock:
+            sock.sendall(peer.asking("flood-200"))
+            while b"[DONE]" not in answer and (data := sock.recv(2**16)):
+                answer += data
+    except OSError:
+        return False
+    return answer.count(b'word"') == 200
+
+
+def _at_home(folder: Path) -> dict[str, str]:
+    """What a peer writes by itself goes into its folder.
+
+    It gets no certificates of this machine's: hermes reads every file that is named for each request, and what is
+    measured needs none.
+    """
+    places = dict.fromkeys(("HOME", "TMPDIR", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME"), str(folder))
+    return places | dict.fromkeys(("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"), "")
+
+
 @contextmanager
-def _litellm(url: str, folder: Path) -> Iterator[Contender | None]:
+def _litellm(url: str, folder: Path) -> Iterator[Contender]:
     command = PEERS / "litellm" / "bin" / "litellm"
-    if not command.exists():
-        yield None
-        return
     config, port = folder / "litellm.yaml", free_port()
     config.write_text(LITELLM.format(url=url))
     key = f"sk-{secrets.token_hex(32)}"
@@ -146,6 +205,8 @@ def _litellm(url: str, folder: Path) -> Iterator[Contender | None]:
         "LITELLM_LOCAL_MODEL_COST_MAP": "True",
         "LITELLM_LOG": "ERROR",
         "LITELLM_TELEMETRY": "False",
+        # It ends a stream after 100 chunks that are alike, taking the model to be stuck; ours always are.
+        "REPEATED_STREAMING_CHUNK_LIMIT": "1000000000",
     }
     with process([str(command), "--config", str(config), "--port", str(port)], SERVER_CORE, port, env) as pid:
         deadline = time.monotonic() + 60
@@ -156,3 +217,54 @@ def _litellm(url: str, folder: Path) -> Iterator[Contender | None]:
             except (urllib.error.URLError, OSError):
                 time.sleep(0.2)
         yield Contender("LiteLLM proxy", port, pid, key=key)
+
+
+@contextmanager
+def _nanobot(url: str, folder: Path) -> Iterator[Contender]:
+    """Without the tools that can be turned off and without skills: it would read those anew for every request."""
+    environment = PEERS / "nanobot"
+    skills = [skill.parent.name for skill in environment.glob("lib/python*/site-packages/nanobot/skills/*/SKILL.md")]
+    off = {"enable": False}
+    settings = {
+        "agents": {
+            "defaults": {
+                "workspace": str(folder / "workspace"),
+                "model": "asked",
+                "provider": "custom",
+                "disabledSkills": skills,
+            }
+        },
+        "providers": {"custom": {"apiKey": "k", "apiBase": url}},
+        "tools": {"web": off, "exec": off, "file": off, "cliApps": off, "my": off},
+    }
+    config, port = folder / "config.json", free_port()
+    config.write_text(json.dumps(settings))
+    command = [str(environment / "bin" / "nanobot"), "serve", "--config", str(config), "--port", str(port)]
+    with process(command, SERVER_CORE, port, _at_home(folder), folder) as pid:
+        yield Contender("nanobot", port, pid, model="asked")
+
+
+@contextmanager
+def _hermes(url: str, folder: Path) -> Iterator[Contender]:
+    """The gateway with its API server and no other platform."""
+    (folder / "config.yaml").write_text(HERMES.format(url=url))
+    port, key = free_port(), secrets.token_hex(32)
+    env = {
+        **_at_home(folder),
+        "HERMES_HOME": str(folder),
+        "API_SERVER_ENABLED": "true",
+        "API_SERVER_KEY": key,
+        "API_SERVER_HOST": "127.0.0.1",
+        "API_SERVER_PORT": str(port),
+    }
+    command = [str(PEERS / "hermes" / "bin" / "hermes"), "gateway", "run", "--quiet"]
+    with process(command, SERVER_CORE, port, env, folder) as pid:
+        yield Contender("hermes-agent", port, pid, key=key, model="asked")
+
+
+STARTS: dict[str, Callable[[str, Path], AbstractContextManager[Contender]]] = {
+    "litellm": _litellm,
+    "nanobot": _nanobot,
+    "hermes": _hermes,
+}
+"""By the name of their environment."""

@@ -55,7 +55,8 @@ class Stream(asyncio.Protocol):
                 self.first = time.perf_counter()
         else:
             joined = self.tail + data
-            count = joined.count(b'" word"') - self.tail.count(b'" word"')
+            # Without the space before it: some take that off the first token.
+            count = joined.count(b'word"') - self.tail.count(b'word"')
             if count and not self.first:
                 self.first = time.perf_counter()
             self.chunks += count

@@ -2,7 +2,9 @@
 
 The model's name says what it does: `flood-1000` sends 1,000 chunks as fast as the socket takes them, `paced-20-100`
 sends 100 chunks at 20 a second with the time of sending in each, `silent` sends one chunk and then nothing. A request
-to `/closed/NAME` tells when the connection that carried `NAME` as its user was closed. Run as a process of its own.
+to `/closed/NAME` tells when the connection that carried `NAME` as its user was closed. Agents ask the model of their
+own configuration; it is called `asked` then, and the first word of the last message says what it does. Run as a
+process of its own.
 """
 
 import asyncio
@@ -77,7 +79,8 @@ class Connection(asyncio.Protocol):
         self.data = b""
         body = json.loads(rest)
         self.user = body.get("user") or ""
-        self.answer(body["model"].rpartition("/")[2])
+        model = body["model"].rpartition("/")[2]
+        self.answer(body["messages"][-1]["content"].split()[0] if model == "asked" else model)
 
     def tell(self, path: str) -> None:
         value = json.dumps(closed.get(path.rpartition("/")[2])).encode()

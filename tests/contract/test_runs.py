@@ -29,7 +29,7 @@ from holdfast.events import (
     ToolStarted,
     TurnStarted,
 )
-from holdfast.ids import CallId, EventNumber, RunId
+from holdfast.ids import BEFORE_FIRST, CallId, EventNumber, RunId
 from holdfast.messages import AssistantMessage, Text, ToolCall, ToolMessage, ToolSpec, user_says
 from holdfast.outcomes import Cancelled, Completed, Failed, Incomplete, RequiresAction
 from holdfast.runs.recovery import recover
@@ -226,6 +226,7 @@ async def test_stop_ends_a_running_tool_and_marks_it_unknown(store: Store) -> No
     async with open_world(store, [asks_for(("hang", "{}"), ("echo", "{}"))]) as world:
         started = await world.start()
         await read_until(started.subscription, ToolStarted)
+        await world.tools.started.wait()
         await world.supervisor.stop(started.run)
         assert world.tools.ended.is_set()
         replay = await read_all(await world.supervisor.subscribe(started.run))
@@ -233,6 +234,16 @@ async def test_stop_ends_a_running_tool_and_marks_it_unknown(store: Store) -> No
         assert finished == {"hang": "unknown", "echo": "no"}
         results = [m for m in await world.messages() if isinstance(m, ToolMessage)]
         assert [result.failed for result in results] == [True, True]
+
+
+async def test_a_tool_begins_only_when_the_log_says_so(store: Store) -> None:
+    """R8: whatever a tool had done when the server crashed, its log knows that it was begun."""
+    async with open_world(store, [asks_for(("hang", "{}"))]) as world:
+        started = await world.start()
+        await world.tools.started.wait()
+        stored = [event for batch in await store.read_log(started.run, BEFORE_FIRST, 100) for event in batch.events]
+        assert any(isinstance(event, ToolStarted) and event.name == "hang" for event in stored)
+        await world.supervisor.stop(started.run)
 
 
 async def test_everything_at_once_ends_a_run_once(store: Store) -> None:

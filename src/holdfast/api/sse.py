@@ -5,9 +5,9 @@ for the disconnect from before the first byte. Below the encoders; knows no wire
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Coroutine, Generator, Mapping
 from contextlib import aclosing, asynccontextmanager
-from typing import Final, Protocol
+from typing import Any, Final, Protocol, cast
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -73,6 +73,8 @@ class EventStream(Response):
         self._subscription = subscription
         self._encoder = encoder
         self._keepalive_seconds = keepalive_seconds
+        self._shown_at = 0.0
+        """When the client last got something."""
 
     def init_headers(self, headers: Mapping[str, str] | None = None) -> None:
         """Only what was given: a stream has no length."""
@@ -107,19 +109,89 @@ class EventStream(Response):
             await send({"type": "http.response.body", "body": self._encoder.fail(error), "more_body": False})
 
     async def _send_log(self, send: Send) -> None:
-        subscription, encode = self._subscription, self._encoder.encode
-        keepalive_seconds, clock = self._keepalive_seconds, asyncio.get_running_loop().time
-        keepalive_at = clock() + keepalive_seconds
+        subscription, clock = self._subscription, asyncio.get_running_loop().time
+        can_follow = sends_without_task(send)
+        self._shown_at = clock()
         while not subscription.is_over:
+            if can_follow and await self._follow(send):
+                continue
             # Events that are not shown do not count: the client has seen nothing. So the time that is left is
             # measured from the last bytes, not from the last event.
-            batches = await subscription.next(max(0.0, keepalive_at - clock()))
-            data = encode(batches) if batches else b""
-            if not data and not subscription.is_over and clock() >= keepalive_at:
+            batches = await subscription.next(max(0.0, self._shown_at + self._keepalive_seconds - clock()))
+            data = self._encoder.encode(batches) if batches else b""
+            if not data and not subscription.is_over and clock() >= self._shown_at + self._keepalive_seconds:
                 data = self._encoder.quiet()
             if data or subscription.is_over:
                 await send({"type": "http.response.body", "body": data, "more_body": not subscription.is_over})
-                keepalive_at = clock() + keepalive_seconds
+                self._shown_at = clock()
+
+    async def _follow(self, send: Send) -> bool:
+        """Send what is new in the very step in which it is told, as long as the client keeps up.
+
+        Returns:
+            False: there is something to catch up with first.
+        """
+        subscription, encode, clock = self._subscription, self._encoder.encode, asyncio.get_running_loop().time
+        unsent: list[Begun] = []
+
+        def hear(batch: Batch) -> bool:
+            data = encode([batch])
+            if data or subscription.is_over:
+                self._shown_at = clock()
+                sending = Begun(
+                    send({"type": "http.response.body", "body": data, "more_body": not subscription.is_over})
+                )
+                if not sending.is_over:
+                    unsent.append(sending)
+                    return False
+            return True
+
+        ended = subscription.follow(hear)
+        if ended is None:
+            return False
+        while not ended.done():
+            left = self._shown_at + self._keepalive_seconds - clock()
+            if left <= 0:
+                self._shown_at = clock()
+                await send({"type": "http.response.body", "body": self._encoder.quiet(), "more_body": True})
+            else:
+                await asyncio.wait([ended], timeout=left)
+        ended.result()
+        for sending in unsent:
+            await sending
+        return True
+
+
+class Begun:
+    """A coroutine that was run as far as it goes without waiting. Awaiting it runs the rest."""
+
+    __slots__ = ("_coroutine", "_waits_for", "is_over")
+
+    def __init__(self, coroutine: Awaitable[None]) -> None:
+        self._coroutine = cast(Coroutine[Any, Any, None], coroutine)
+        self._waits_for: Any = None
+        self.is_over = False
+        try:
+            self._waits_for = self._coroutine.send(None)
+        except StopIteration:
+            self.is_over = True
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        while not self.is_over:
+            try:
+                try:
+                    value = yield self._waits_for
+                except BaseException as error:
+                    self._waits_for = self._coroutine.throw(error)
+                else:
+                    self._waits_for = self._coroutine.send(value)
+            except StopIteration:
+                self.is_over = True
+
+
+def sends_without_task(send: Send) -> bool:
+    """May it be called outside of any task? Known of uvicorn; other servers may look for the task they are in."""
+    return type(getattr(send, "__self__", None)).__module__.startswith("uvicorn.")
 
 
 async def await_end(subscription: Subscription, receive: Receive, fold: Fold) -> None:

@@ -1,8 +1,10 @@
 """A run that is going on: its task, its readers, and the reason it was interrupted. Sits on the recorder."""
 
 import asyncio
+from collections.abc import Sequence
 
 from holdfast.clock import Clock
+from holdfast.events import CONTENT_DELTAS, Event
 from holdfast.ids import BEFORE_FIRST, EventNumber
 from holdfast.outcomes import Cancelled
 from holdfast.runs.loop import Controls
@@ -46,6 +48,25 @@ class LiveRun:
         if not self.executing:
             return "queued"
         return "waiting_approval" if self.recorder.transcript.approvals else "running"
+
+    def tell(self, events: Sequence[Event]) -> None:
+        """What the loop says: a sign of life, and recorded. Part of `Telling`, as are the next two."""
+        self.active_at = self._clock.monotonic()
+        if events:
+            if self.first_delta_at is None and any(isinstance(event, CONTENT_DELTAS) for event in events):
+                self.first_delta_at = self.active_at
+            self.recorder.append(events)
+
+    @property
+    def is_full(self) -> bool:
+        """Is the run too far ahead of the store?"""
+        return self.recorder.is_full
+
+    async def settle(self) -> None:
+        """Wait until all that was told is durable."""
+        await self.recorder.settle()
+        if self.recorder.failure is not None:
+            raise self.recorder.failure
 
     def interrupt(self, why: Cancelled) -> bool:
         """End it at once, wherever it is; the first reason counts. False: it has ended, or is ending."""

@@ -1,14 +1,14 @@
 """The agent's one loop: ask the model, carry out its tools, ask again, until there is an outcome (R2, R10-R13).
 
-It yields what happens and decides nothing about how that looks, is saved or is sent. It always streams. It ends with
-`RunEnded`, unless whoever runs it cancels it. Sits on the ports to models and tools; knows no store and no HTTP.
+It tells what happens and decides nothing about how that looks, is saved or is sent. It always streams. It returns the
+outcome, unless whoever runs it cancels it. Sits on the ports to models and tools; knows no store and no HTTP.
 """
 
 from collections import deque
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import Any, assert_never
+from typing import Any, Protocol, assert_never
 
 import msgspec
 
@@ -21,7 +21,6 @@ from holdfast.events import (
     ArgumentsAdded,
     Event,
     ReasoningAdded,
-    RunEnded,
     Steered,
     TextAdded,
     ToolFinished,
@@ -39,7 +38,22 @@ from holdfast.tools.port import ToolContext, Tools
 from holdfast.upstream.fold import TurnFold
 from holdfast.upstream.port import ModelCall, Upstream
 
-Events = AsyncGenerator[Sequence[Event], None]
+
+class Telling(Protocol):
+    """Where a run says what happens. Called for every token, so that it is a plain call, and nothing waits for it."""
+
+    def tell(self, events: Sequence[Event]) -> None:
+        """This happened. Raises StoreError: it cannot be recorded, and the run must end."""
+        ...
+
+    @property
+    def is_full(self) -> bool:
+        """Is the run too far ahead of what has been recorded?"""
+        ...
+
+    async def settle(self) -> None:
+        """Wait until all of it is durable. Raises as `tell`."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,10 +81,13 @@ class Controls:
 class Loop:
     """One run of the agent."""
 
-    def __init__(self, agent: Agent, request: RunRequest, history: Sequence[Message], controls: Controls) -> None:
+    def __init__(
+        self, agent: Agent, request: RunRequest, history: Sequence[Message], controls: Controls, telling: Telling
+    ) -> None:
         self._agent = agent
         self._request = request
         self._controls = controls
+        self._telling = telling
         self._messages = pair_results(history, request.input)
         self._client_tools = {tool.name for tool in request.client_tools}
         self._tool_calls = 0
@@ -78,38 +95,35 @@ class Loop:
         self._has_text = False
         self._ended: Outcome | None = None
 
-    async def events(self) -> Events:
-        """All that happens, batch by batch; `RunEnded` last."""
+    async def run(self) -> Outcome:
+        """Turn after turn, to the outcome."""
         max_turns = self._request.max_turns or self._agent.settings.max_turns
         turn = 0
         while self._ended is None:
             if turn == max_turns:
-                self._ended = Incomplete(reason="max_turns")
-                break
-            for batch in self._take_steering():
-                yield batch
+                return Incomplete(reason="max_turns")
+            self._take_steering()
             fold = TurnFold()
-            async with aclosing(self._model_turn(turn, fold)) as events:
-                async for part in events:
-                    yield part
+            await self._model_turn(turn, fold)
             turn += 1
             if self._ended is None:
-                async with aclosing(self._after_turn(fold)) as events:
-                    async for part in events:
-                        yield part
-        yield [RunEnded(outcome=self._ended)]
+                await self._after_turn(fold)
+        return self._ended
 
-    def _take_steering(self) -> list[list[Event]]:
+    def _tell(self, *events: Event) -> None:
+        self._telling.tell(events)
+
+    def _take_steering(self) -> None:
         steering = self._controls.steering
-        if not steering:
-            return []
-        messages = [steering.popleft() for _ in range(len(steering))]
-        self._messages.extend(messages)
-        return [[Steered(message=message) for message in messages]]
+        if steering:
+            messages = [steering.popleft() for _ in range(len(steering))]
+            self._messages.extend(messages)
+            self._tell(*(Steered(message=message) for message in messages))
 
-    async def _model_turn(self, turn: int, fold: TurnFold) -> Events:
-        """Ask the model once and pass on what it says."""
-        yield [TurnStarted(turn=turn, model=self._request.model)]
+    async def _model_turn(self, turn: int, fold: TurnFold) -> None:
+        """Ask the model once and tell what it says."""
+        telling, max_output_bytes = self._telling, self._agent.limits.max_output_bytes
+        self._tell(TurnStarted(turn=turn, model=self._request.model))
         try:
             async with aclosing(self._agent.upstream.stream(self._call(turn))) as deltas:
                 async for batch in deltas:
@@ -118,20 +132,22 @@ class Loop:
                         kind = type(delta)
                         if kind is TextAdded or kind is ArgumentsAdded or kind is ReasoningAdded:
                             self._output_bytes += len(delta.text)  # type: ignore[union-attr]
-                    yield batch
-                    if self._output_bytes > self._agent.limits.max_output_bytes:
+                    telling.tell(batch)
+                    if telling.is_full:
+                        await telling.settle()
+                    if self._output_bytes > max_output_bytes:
                         self._ended = Incomplete(
                             reason="max_output_tokens",
-                            message=f"The run reached the server's limit of {self._agent.limits.max_output_bytes} "
-                            "bytes of output (limits.max_output_bytes).",
+                            message=f"The run reached the server's limit of {max_output_bytes} bytes of output "
+                            "(limits.max_output_bytes).",
                         )
-                        yield cut_turn(turn, fold, "output limit", "Output limit reached")
+                        self._tell(*cut_turn(turn, fold, "output limit", "Output limit reached"))
                         return
         except UpstreamError as error:
             closing = cut_turn(turn, fold, error.message, "Stream stalled")
             has_text = self._has_text or fold.has_text or any(isinstance(event, TextAdded) for event in closing)
             self._ended = outcome_of_failure(error, has_text=has_text)
-            yield closing
+            self._tell(*closing)
             return
         self._has_text = self._has_text or fold.has_text
 
@@ -155,30 +171,26 @@ class Loop:
             options=options,
         )
 
-    async def _after_turn(self, fold: TurnFold) -> Events:
+    async def _after_turn(self, fold: TurnFold) -> None:
         """The model has ended its turn: carry out what it asked for, or end the run."""
         answered = fold.answered
         assert answered is not None, "an upstream that returns without error has said how the turn ended"
         match answered.finish:
             case "length" | "content_filter" | "refusal":
-                dropped = drop_calls(fold.calls, _CUT[answered.finish], after_text=fold.has_text)
-                if dropped:
-                    yield dropped
+                self._tell(*drop_calls(fold.calls, _CUT[answered.finish], after_text=fold.has_text))
                 self._ended = _cut_outcome(answered.finish)
             case "stop" | "tool_calls":
                 message = fold.message()
                 self._messages.append(message)
                 if message.tool_calls:
-                    async with aclosing(self._tools(message)) as events:
-                        async for part in events:
-                            yield part
+                    await self._tools(message)
                 elif not self._controls.steering:
                     # A message that was posted during the last turn still gets its turn (R13).
                     self._ended = Completed()
             case _:
                 assert_never(answered.finish)
 
-    async def _tools(self, message: AssistantMessage) -> Events:
+    async def _tools(self, message: AssistantMessage) -> None:
         """Carry out the server's tools in order; the client's stay open for the client (C11)."""
         theirs = tuple(call.id for call in message.tool_calls if call.name in self._client_tools)
         limit = self._request.max_tool_calls or self._agent.limits.max_tool_calls
@@ -187,56 +199,54 @@ class Loop:
                 continue
             if self._tool_calls >= limit:
                 self._ended = Incomplete(reason="max_tool_calls")
-                yield [self._result(call, NOT_CARRIED_OUT, failed=True, executed_at_all=False)]
+                self._tell(self._result(call, NOT_CARRIED_OUT, failed=True, executed_at_all=False))
                 continue
             self._tool_calls += 1
-            async with aclosing(self._tool(call)) as events:
-                async for part in events:
-                    yield part
+            await self._tool(call)
         if theirs and self._ended is None:
             self._ended = RequiresAction(reason="client_tools", calls=theirs)
 
-    async def _tool(self, call: ToolCall) -> Events:
+    async def _tool(self, call: ToolCall) -> None:
         """One call, from policy to result."""
         try:
             self._check_known(call.name)
             arguments = _parse_arguments(call.arguments)
         except ToolError as error:
-            yield [self._result(call, error.message, failed=True, executed_at_all=False)]
+            self._tell(self._result(call, error.message, failed=True, executed_at_all=False))
             return
         policy = self._agent.policy.of(call.name)
         if policy == "ask" and self._request.can_ask:
             seconds = self._agent.settings.approval_seconds
-            yield [ApprovalAsked(call_id=call.id, name=call.name, arguments=call.arguments, seconds=seconds)]
+            self._tell(ApprovalAsked(call_id=call.id, name=call.name, arguments=call.arguments, seconds=seconds))
             self._controls.patient = True
             try:
                 approved = await self._controls.questions.ask(call.id, seconds)
             finally:
                 self._controls.patient = False
             by = "client" if approved is not None else "timeout"
-            yield [
+            self._tell(
                 ApprovalAnswered(call_id=call.id, approved=bool(approved), by="client" if by == "client" else "timeout")
-            ]
+            )
             if not approved:
-                yield [self._result(call, _DENIED[by], failed=True, executed_at_all=False)]
+                self._tell(self._result(call, _DENIED[by], failed=True, executed_at_all=False))
                 return
         elif policy != "auto":
             why = _DENIED["policy" if policy == "deny" else "nobody"]
-            yield [self._result(call, why, failed=True, executed_at_all=False)]
+            self._tell(self._result(call, why, failed=True, executed_at_all=False))
             return
-        async with aclosing(self._carry_out(call, arguments)) as events:
-            async for part in events:
-                yield part
+        await self._carry_out(call, arguments)
 
     def _check_known(self, name: str) -> None:
         known = [spec.name for spec in self._agent.tools.specs()] if self._request.server_tools else []
         if name not in known:
             raise ToolError(f"There is no tool named {name!r}. Tools: {', '.join(known) or 'none'}.")
 
-    async def _carry_out(self, call: ToolCall, arguments: dict[str, Any]) -> Events:
+    async def _carry_out(self, call: ToolCall, arguments: dict[str, Any]) -> None:
         tools, clock = self._agent.tools, self._agent.clock
         label = tools.label(call.name, arguments)
-        yield [ToolStarted(call_id=call.id, name=call.name, arguments=call.arguments, label=label)]
+        self._tell(ToolStarted(call_id=call.id, name=call.name, arguments=call.arguments, label=label))
+        # Whatever it does, after a crash the log knows that it was begun (R8).
+        await self._telling.settle()
         context = ToolContext(
             run=self._request.run,
             session=self._request.session,
@@ -252,7 +262,7 @@ class Loop:
         finally:
             self._controls.patient = False
         seconds = round(clock.monotonic() - began, 6)
-        yield [self._result(call, output, failed=failed, seconds=seconds)]
+        self._tell(self._result(call, output, failed=failed, seconds=seconds))
 
     def _result(
         self, call: ToolCall, output: str, *, failed: bool, seconds: float = 0.0, executed_at_all: bool = True

@@ -6,7 +6,7 @@ Sits on the store's port; knows no HTTP and no model.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from holdfast.clock import Clock
 from holdfast.errors import StoreError
@@ -44,6 +44,9 @@ class Recorder:
         """The number after the last durable event."""
         self.closed = False
         """The last event has been told."""
+        self.followers: list[Callable[[Batch], None]] = []
+        """Readers that have read everything: called with every batch in the step in which it became durable. They
+        never raise."""
         self._log = log
         self._clock = clock
         self._pending: list[Event] = []
@@ -107,6 +110,7 @@ class Recorder:
         if self._tail_events > 2 * TAIL_EVENTS:
             self._trim()
         self._wake()
+        self._lead(batch)
 
     def _trim(self) -> None:
         keep_from, kept = len(self.tail), 0
@@ -116,6 +120,11 @@ class Recorder:
         del self.tail[:keep_from]
         self.tail_first = self.tail[0].first
         self._tail_events = kept
+
+    def _lead(self, batch: Batch) -> None:
+        if self.followers:
+            for follower in tuple(self.followers):
+                follower(batch)
 
     def _wake(self) -> None:
         waiters, self._waiters = self._waiters, []
@@ -142,6 +151,8 @@ class Recorder:
             return None
         if after + 1 >= self.end:
             return []
+        if self.tail[-1].first == after + 1:
+            return self.tail[-1:]
         low, high = 0, len(self.tail) - 1
         while low < high:
             middle = (low + high + 1) // 2
@@ -199,6 +210,7 @@ class Recorder:
         self.tail.append(batch)
         self.closed = True
         self._wake()
+        self._lead(batch)
 
 
 class Unsaved:

@@ -1,7 +1,8 @@
 """Reading a run's log, live or ended: first what was missed, then what comes (R7).
 
 A subscription is a place in the log, not a queue: a slow reader holds nothing but its number, and whatever it has
-missed it reads from memory or, further back, from the store. Sits on the recorder and the store's port.
+missed it reads from memory or, further back, from the store. One that has missed nothing may follow: it is called with
+what is new instead of being woken for it. Sits on the recorder and the store's port.
 """
 
 import asyncio
@@ -39,10 +40,13 @@ class Subscription:
         self._recorder = recorder
         self._left = left
         self._quiet = _Quiet()
+        self._unfollow: Callable[[], None] | None = None
 
     def leave(self) -> None:
         """Stop reading; the last one to leave an attached run ends it. Twice is once."""
         self._quiet.stop()
+        if self._unfollow is not None:
+            self._unfollow()
         left, self._left = self._left, None
         if left is not None:
             left()
@@ -59,6 +63,43 @@ class Subscription:
         """All that has come since the last read, as one list, until the run's last event. Raises as `next`."""
         while not self.is_over:
             yield await self.next()
+
+    def follow(self, hear: Callable[[Batch], bool]) -> "asyncio.Future[None] | None":
+        """Be told every batch in the step in which it became durable, without a wake-up in between.
+
+        Only for a reader that has read everything that is there: None says that it has not, and must use `next`.
+
+        Args:
+            hear: called with each batch; must not wait. False: no more, I fall behind.
+
+        Returns:
+            Done when nothing more is told: the run is over, or `hear` wanted no more. Has what `hear` raised.
+        """
+        recorder = self._recorder
+        if recorder is None or recorder.closed or self.after + 1 != recorder.end:
+            return None
+        ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def told(batch: Batch) -> None:
+            self.after = EventNumber(batch.end - 1)
+            self.is_over = type(batch.events[-1]) is RunEnded
+            try:
+                if hear(batch) and not self.is_over:
+                    return
+            except Exception as error:
+                if not ended.done():
+                    ended.set_exception(error)
+            unfollow()
+
+        def unfollow() -> None:
+            if told in recorder.followers:
+                recorder.followers.remove(told)
+            if not ended.done():
+                ended.set_result(None)
+
+        self._unfollow = unfollow
+        recorder.followers.append(told)
+        return ended
 
     async def next(self, quiet_seconds: float | None = None) -> list[Batch]:
         """Wait for something new and take all of it, up to a page; with `quiet_seconds` for no longer than that.

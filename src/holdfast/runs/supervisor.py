@@ -7,7 +7,6 @@ loop, the recorder and the store's port; knows no HTTP.
 import asyncio
 import logging
 from collections.abc import Sequence
-from contextlib import aclosing
 from dataclasses import dataclass
 
 from holdfast.errors import (
@@ -19,7 +18,7 @@ from holdfast.errors import (
     StoreError,
     UpstreamError,
 )
-from holdfast.events import CONTENT_DELTAS, Event, RunEnded, RunStarted, Steered, Warned
+from holdfast.events import Event, RunStarted, Steered, Warned
 from holdfast.ids import BEFORE_FIRST, CallId, EventNumber, RunId, SessionId
 from holdfast.messages import Message, UserMessage
 from holdfast.outcomes import Cancelled, Failed, Outcome
@@ -147,7 +146,7 @@ class Supervisor:
                 await turn
             live.executing = True
             live.active_at = live.executing_at = self._clock.monotonic()
-            outcome = live.interruption or await self._run_loop(live)
+            outcome = live.interruption or await self._run(live)
         except asyncio.CancelledError:
             outcome = live.interruption or Cancelled(reason="shutdown")
         except UpstreamError as error:
@@ -170,22 +169,9 @@ class Supervisor:
         if live.request.ephemeral:
             self._to_purge.append(live)
 
-    async def _run_loop(self, live: LiveRun) -> Outcome:
+    async def _run(self, live: LiveRun) -> Outcome:
         history = await self._history(live)
-        recorder, clock = live.recorder, self._clock
-        async with aclosing(Loop(self._agent, live.request, history, live.controls).events()) as events:
-            async for batch in events:
-                live.active_at = clock.monotonic()
-                if batch:
-                    last = batch[-1]
-                    if type(last) is RunEnded:
-                        return last.outcome
-                    if live.first_delta_at is None and any(isinstance(event, CONTENT_DELTAS) for event in batch):
-                        live.first_delta_at = live.active_at
-                    recorder.append(batch)
-                    if recorder.is_full:
-                        await recorder.settle()
-        raise AssertionError("the loop ends with RunEnded")
+        return await Loop(self._agent, live.request, history, live.controls, telling=live).run()
 
     async def _history(self, live: LiveRun) -> Sequence[Message]:
         request = live.request
