@@ -16,7 +16,7 @@ unexport VIRTUAL_ENV PYTHONHOME PYTHONPATH
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install serve test check lint types bench bench-peers scale page page-test screenshots crash soak lock clean
+.PHONY: help install serve test check lint types bench flame bench-peers scale page page-test screenshots crash soak lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -50,6 +50,9 @@ bench: .venv/.dev ## Measure against a direct call: make bench ARGS="..."
 	$(PY) -m bench $(ARGS)
 
 # The API server of hermes-agent needs aiohttp, which only its extras bring, in the version it wants; this is the smallest.
+flame: .venv/.dev ## Draw where the server's time goes
+	$(PY) -m bench.flame $(ARGS)
+
 bench-peers: $(UV) ## Install other servers, each in an environment of its own, for make bench
 	$(UV) venv --quiet --clear bench/peers/litellm
 	$(UV) pip install --quiet --python bench/peers/litellm 'litellm[proxy]'

@@ -6,6 +6,7 @@ server under test has one core, provider and load generator the other; ratios wi
 
 import argparse
 import json
+import math
 import os
 import statistics
 from pathlib import Path
@@ -15,7 +16,7 @@ import uvloop
 
 from bench import figures
 from bench.chart import draw
-from bench.contenders import OTHER_CORE, Contender, all_contenders
+from bench.contenders import OTHER_CORE, STARTS, Contender, all_contenders
 from bench.figures import quantile
 from bench.flat import flatness
 from bench.page import write_page
@@ -46,8 +47,19 @@ async def interleaved(contenders: dict[str, Contender], rounds: int, measure: An
     found: dict[str, list[Any]] = {name: [] for name in contenders}
     for _ in range(rounds):
         for name, contender in contenders.items():
-            found[name].append(await measure(contender))
-    return found
+            try:
+                found[name].append(await measure(contender))
+            except OSError as error:
+                if name not in STARTS:
+                    raise
+                print(f"{name} could not be asked: {error}", flush=True)
+                found[name].append(None)
+    return {name: values for name, values in found.items() if None not in values}
+
+
+def answered(figures: dict[str, float]) -> dict[str, float]:
+    """Without those that did not deliver what was asked for; a line has said so."""
+    return {name: value for name, value in figures.items() if math.isfinite(value)}
 
 
 async def run(report: Report, quick: bool) -> None:
@@ -85,8 +97,8 @@ async def measure_throughput(report: Report, servers: dict[str, Contender], roun
         chunks = {1: 2000, 20: 500, 100: 100, 500: 40}[streams]
         who = {n: c for n, c in servers.items() if n in ("relay", "holdfast") or streams <= 20}
         found = await interleaved(who, rounds, lambda c, s=streams, n=chunks: figures.throughput(c, s, n))
-        cpu = {name: statistics.median(f["cpu_per_1000"] for f in values) for name, values in found.items()}
-        speed = {name: statistics.median(f["chunks_per_second"] for f in values) for name, values in found.items()}
+        cpu = answered({name: statistics.median(f["cpu_per_1000"] for f in v) for name, v in found.items()})
+        speed = {name: statistics.median(f["chunks_per_second"] for f in found[name]) for name in cpu}
         report.values[f"streams_{streams}"] = {"cpu_per_1000": cpu, "chunks_per_second": speed}
         report.row(f"CPU for 1,000 chunks, {streams} streams", {n: f"{v * MS:.1f} ms" for n, v in cpu.items()})
         report.row(f"chunks a second on one core, {streams} streams", {n: f"{v:,.0f}" for n, v in speed.items()})
@@ -102,12 +114,13 @@ async def measure_latency(report: Report, contenders: dict[str, Contender], roun
     flat = {name: [value for part in parts for value in part] for name, parts in firsts.items()}
     direct = {share: quantile(flat["direct"], share) for share in (0.5, 0.99)}
     over = {n: {s: quantile(v, s) - direct[s] for s in (0.5, 0.99)} for n, v in flat.items() if n != "direct"}
+    over = {name: values for name, values in over.items() if math.isfinite(values[0.5])}
     report.values["first_token_over_direct"] = {n: {"p50": v[0.5], "p99": v[0.99]} for n, v in over.items()}
     cells = {n: f"{v[0.5] * MS:.2f} / {v[0.99] * MS:.2f} ms" for n, v in over.items()}
     report.row("first token over direct, p50 / p99", cells)
     report.goal("first token over direct, p50 ms", over["holdfast"][0.5] * MS, 1.5)
     totals = await interleaved(contenders, rounds * 5, figures.two_hundred)
-    whole = {name: statistics.median(values) for name, values in totals.items()}
+    whole = answered({name: statistics.median(values) for name, values in totals.items()})
     report.values["two_hundred_chunks"] = whole
     report.row("200 chunks", {n: f"{v * MS:.1f} ms" for n, v in whole.items()})
     report.goal("200 chunks over direct", whole["holdfast"] / whole["direct"], 3)
@@ -127,20 +140,20 @@ async def measure_closing(report: Report, servers: dict[str, Contender], provide
 
 
 async def measure_paced(report: Report, servers: dict[str, Contender], quick: bool) -> None:
-    held = 0
-    for streams in (200, 1000) if quick else (200, 500, 1000, 1500):
+    held: dict[str, int] = {"relay": 0, "holdfast": 0}
+    for streams in (200, 400, 1000) if quick else (200, 400, 600, 800, 1000, 1200):
         cells = {}
-        for who in ("relay", "holdfast"):
+        for who in held:
             found = await figures.paced_delay(servers[who], streams, 20, 5)
             report.values[f"paced_{streams}_{who}"] = found
-            cells[who] = (
-                f"p50 {found['p50'] * MS:.1f}, p99 {found['p99'] * MS:.1f} ms, {found['cpu_us_per_chunk']:.0f} us"
-            )
-            if who == "holdfast" and found["p99"] < 0.1:
-                held = max(held, streams)
+            delays = f"p50 {found['p50'] * MS:.1f}, p99 {found['p99'] * MS:.1f} ms, {found['cpu_us_per_chunk']:.0f} us"
+            cells[who] = delays if math.isfinite(found["p99"]) else "never lived at once"
+            if found["p99"] < 0.1:
+                held[who] = streams
         report.row(f"{streams} live streams at 20 chunks a second", cells)
     report.values["live_streams_held"] = held
-    report.goal("live streams at 20/s with p99 under 100 ms", held, 1000, at_least=True)
+    report.row("live streams held with p99 under 100 ms", {who: str(streams) for who, streams in held.items()})
+    report.goal("live streams at 20/s with p99 under 100 ms", held["holdfast"], 1000, at_least=True)
 
 
 def main() -> None:

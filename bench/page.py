@@ -6,15 +6,31 @@ from pathlib import Path
 HEAD = """# Performance
 
 Made by `make bench`. Holdfast, with its durable log on, stands beside a direct call to the provider, a raw relay that
-passes bytes on and understands nothing, and a relay of the official SDK and Starlette; LiteLLM's proxy too where
-`make bench-peers` has installed it. All are measured in one run, interleaved, medians of several rounds. The server
-under test has one core; the provider, which sends token by token, and the load generator have the other. Figures of
-one machine say little about another: the ratios within the run are what counts.
+passes bytes on and understands nothing, and a relay of the official SDK and Starlette; where `make bench-peers` has
+installed them also beside LiteLLM's proxy, nanobot and hermes-agent, the agents without tools, skills and memory. All
+are measured in one run, interleaved, medians of several rounds. The server under test has one core; the provider, which
+sends token by token, and the load generator have the other. Figures of one machine say little about another: the ratios
+within the run are what counts.
 
 ![CPU for 1,000 chunks](images/bench.svg)
 
+Where the time of the interpreter goes (`make flame`), with 250 live streams, before and after the last round of work:
+connections of our own instead of a library's, streams that are sent what is new in the step in which it was saved, and a
+journal that writes a page where the log's index wrote fifty. What is ours is green.
+
+![Before](images/flame-before.svg)
+
+![After](images/flame.svg)
+
 """
-NAMES = {"relay": "raw relay", "naive": "SDK + Starlette", "holdfast": "**Holdfast**", "litellm": "LiteLLM"}
+NAMES = {
+    "relay": "raw relay",
+    "naive": "SDK + Starlette",
+    "holdfast": "**Holdfast**",
+    "litellm": "LiteLLM",
+    "nanobot": "nanobot",
+    "hermes": "hermes-agent",
+}
 
 
 def write_page(rows: list[tuple[str, dict[str, str]]], goals: list[tuple[str, float, float, bool]], file: Path) -> None:
