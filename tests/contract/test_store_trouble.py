@@ -7,13 +7,14 @@ from pathlib import Path
 import pytest
 
 from holdfast.clock import SystemClock
+from holdfast.config import AgentSettings
 from holdfast.errors import StoreUnavailableError
 from holdfast.events import Answered, RunEnded, TextAdded
 from holdfast.ids import SessionId
 from holdfast.outcomes import Completed, Failed
 from holdfast.runs.recovery import recover
 from holdfast.store.sqlite import SqliteStore
-from holdfast.testing import Reply
+from holdfast.testing import Reply, tool_call
 from holdfast.testing.upstream import says
 from tests.runs_world import FEW, ended, open_world, read_all, read_until
 from tests.serving import asking, serving
@@ -66,7 +67,8 @@ async def test_a_locked_database_fails_the_run_that_meets_it_and_its_end_is_save
     """R6: the stream is told honestly; saved later is what was told."""
     store = await SqliteStore.open(tmp_path / "locked.db", busy_seconds=0.1)
     gate = asyncio.Event()
-    async with open_world(store, [[[TextAdded(text="safe")], gate, *says(" lost")], says("next")]) as world:
+    turns = [[[TextAdded(text="safe")], gate, *says(" lost")], says("for nobody"), says("next")]
+    async with open_world(store, turns) as world:
         started = await world.start()
         events = await read_until(started.subscription, TextAdded)
         lock = sqlite3.connect(tmp_path / "locked.db", isolation_level=None)
@@ -98,15 +100,25 @@ async def test_a_locked_database_fails_the_run_that_meets_it_and_its_end_is_save
 
 
 async def test_over_http_a_store_that_cannot_be_written_is_a_clear_503_and_then_all_is_well(tmp_path: Path) -> None:
-    """S7: no input and no trouble of the store makes a stack trace; nothing is run that could not be saved."""
-    async with serving([Reply(text="ok")], data_dir=tmp_path) as world:
+    """S7: no input and no trouble of the store makes a stack trace; nothing is told that could not be saved.
+
+    The model is asked while the run is being saved, so that the first to meet the trouble may ask for nothing; whoever
+    comes after it does not.
+    """
+    call = tool_call("write_file", path="made.txt", text="x")
+    replies = [Reply(calls=(call,)), Reply(text="ok")]
+    async with serving(
+        replies, data_dir=tmp_path, agent=AgentSettings(workspace=str(tmp_path), tools=("files",))
+    ) as world:
         assert (await world.client.get("/health")).status == 200
         lock = sqlite3.connect(tmp_path / "holdfast.db", isolation_level=None)
         lock.execute("BEGIN IMMEDIATE")
-        refused = await world.client.post("/v1/chat/completions", asking())
-        assert (refused.status, refused.error["code"]) == (503, "store_unavailable")
-        assert "locked" in refused.error["message"] or "busy" in refused.error["message"]
-        assert not world.provider.requests
+        for _ in range(2):
+            refused = await world.client.post("/v1/chat/completions", asking())
+            assert (refused.status, refused.error["code"]) == (503, "store_unavailable")
+            assert "locked" in refused.error["message"] or "busy" in refused.error["message"]
+            assert len(world.provider.requests) == 1
+        assert not (tmp_path / "made.txt").exists()
         lock.execute("ROLLBACK")
         lock.close()
         answer = await world.client.chat()

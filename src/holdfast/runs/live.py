@@ -33,6 +33,8 @@ class LiveRun:
         self.begun = False
         """Its task has taken its first step: from here on it can be cancelled and will still be saved."""
         self.closing = False
+        self.withdrawn = False
+        """It could not be saved at its start, so that nothing of it may be told or saved."""
         self.first_delta_at: float | None = None
         self.interruption: Cancelled | None = None
         self.interrupted_at = 0.0
@@ -77,6 +79,11 @@ class LiveRun:
         if self.task is not None and self.begun:
             self.task.cancel()
         return True
+
+    def withdraw(self) -> None:
+        """It could not be saved, so it has never been: end it, and leave no trace."""
+        self.withdrawn = True
+        self.interrupt(Cancelled(reason="shutdown"))
 
     def subscribe(self, after: EventNumber = BEFORE_FIRST) -> Subscription:
         """A new reader."""

@@ -51,6 +51,7 @@ class Recorder:
         self._clock = clock
         self._pending: list[Event] = []
         self._in_flight: Batch | None = None
+        self._is_closing = False
         self._timer: asyncio.TimerHandle | None = None
         self._tail_events = 0
         self._waiters: list[asyncio.Future[bool]] = []
@@ -98,7 +99,7 @@ class Recorder:
             self._wake()
             return
         self._publish(batch)
-        if self._pending:
+        if self._pending and not self._is_closing:
             self._hand_over()
 
     def _publish(self, batch: Batch) -> None:
@@ -145,6 +146,14 @@ class Recorder:
         while self._in_flight is not None:
             await self.grown()
 
+    async def land(self) -> None:
+        """Wait for what is in flight. What is not yet goes with the end of the log, in one commit."""
+        self._is_closing = True
+        if self._timer is not None:
+            self._timer.cancel()
+        while self._in_flight is not None:
+            await self.grown()
+
     def newest(self, after: EventNumber) -> list[Batch] | None:
         """What follows an event number, from memory; None: it is too long ago, read the store."""
         if after + 1 < self.tail_first:
@@ -164,19 +173,22 @@ class Recorder:
         batches[0] = batches[0].after(after)
         return batches
 
-    async def close(self, closing: Sequence[Event], outcome: Outcome, asked: Sequence[Message]) -> "Unsaved | None":
-        """End the log: `closing` and `RunEnded`, saved with the messages in one transaction.
+    async def close(
+        self, make_closing: Callable[[Transcript], list[Event]], outcome: Outcome, asked: Sequence[Message]
+    ) -> "Unsaved | None":
+        """End the log: what is pending, what `make_closing` adds, and `RunEnded`, saved with the messages at once.
 
         Never fails: where the store cannot save, the end is told as a failure, and what should have been saved is
         returned to be tried again.
         """
-        await self.settle()
+        await self.land()
         told = self.transcript.messages(), self.transcript.text
-        events: list[Event] = list(closing)
-        if self.failure is not None:
-            events, outcome = [], _store_failed(self.failure)
-        for event in events:
-            self.transcript.add(event, self._clock.now())
+        events: list[Event] = []
+        if self.failure is None:
+            events = self._fold(self._pending)
+            events += self._fold(make_closing(self.transcript))
+        else:
+            outcome = _store_failed(self.failure)
         whole = self.transcript.messages(), self.transcript.text
         unsaved = self._prepare(events, outcome, (*asked, *whole[0]), whole[1])
         try:
@@ -189,6 +201,12 @@ class Recorder:
             return unsaved
         self._tell(unsaved.batch)
         return None
+
+    def _fold(self, events: list[Event]) -> list[Event]:
+        now = self._clock.now()
+        for event in events:
+            self.transcript.add(event, now)
+        return events
 
     def _prepare(self, events: list[Event], outcome: Outcome, messages: tuple[Message, ...], text: str) -> "Unsaved":
         now, usage = self._clock.now(), self.transcript.usage

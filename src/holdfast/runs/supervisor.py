@@ -8,6 +8,7 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from holdfast.errors import (
     KeyConflictError,
@@ -32,8 +33,9 @@ from holdfast.runs.recorder import Recorder, Unsaved
 from holdfast.runs.request import RunRequest
 from holdfast.runs.subscription import Subscription
 from holdfast.runs.tracing import Tracing
+from holdfast.runs.transcript import Transcript
 from holdfast.store.port import Store
-from holdfast.store.records import IdempotencyKey, RunRecord
+from holdfast.store.records import IdempotencyKey, Reserved, RunRecord
 
 logger = logging.getLogger(__name__)
 
@@ -68,6 +70,8 @@ class Supervisor:
         self._to_purge: list[LiveRun] = []
         self._reserving: dict[str, asyncio.Event] = {}
         """Idempotency keys whose run is being created."""
+        self._store_is_well = True
+        """The last run could be saved."""
         self._closing = False
         self._sweeper: asyncio.Task[None] | None = None
 
@@ -79,7 +83,8 @@ class Supervisor:
         Raises:
             LimitReachedError, SessionBusyError: not now.
             KeyConflictError: the key was used with another request.
-            StoreUnavailableError: it could not be saved; nothing was run.
+            StoreUnavailableError: it could not be saved; nothing of it is told, and no tool was run. A model that had
+                been asked already was left at once.
         """
         if key is None:
             return await self._begin(request, None)
@@ -100,22 +105,46 @@ class Supervisor:
         # Counted from here on, so that limits hold while the store is being asked.
         self._live[request.run] = live
         turn = self._lanes.join(live)
+        subscription = live.subscribe()
+        creating = asyncio.get_running_loop().create_task(self._create(live, key))
+        if key is None and self._store_is_well:
+            # The model is asked while the run is being saved. What it says is saved after that, and told after that.
+            self._launch(live, turn)
         try:
-            reserved = await self._store.create_run(_record(request, live.created_at), key)
+            reserved = await asyncio.shield(creating)
+        except asyncio.CancelledError:
+            subscription.leave()
+            raise
         except BaseException:
+            if live.task is not None:
+                await asyncio.wait([live.task])
             self._forget(live)
             raise
         if reserved is not None:
             self._forget(live)
             return await self._replay(reserved.run, reserved.fingerprint, key)
-        subscription = live.subscribe()
-        recorder.append([RunStarted(run=request.run, session=request.session, model=request.model)])
-        live.task = asyncio.get_running_loop().create_task(self._execute(live, turn), name=request.run)
+        if live.task is None:
+            self._launch(live, turn)
         if self._tracing is not None:
             self._tracing.follow(live)
-        if self._sweeper is None:
-            self._sweeper = asyncio.get_running_loop().create_task(self._sweep(), name="sweeper")
         return Started(request.run, subscription, replayed=False)
+
+    async def _create(self, live: LiveRun, key: IdempotencyKey | None) -> Reserved | None:
+        try:
+            reserved = await self._store.create_run(_record(live.request, live.created_at), key)
+        except BaseException:
+            # From now on nobody is asked before the run is saved, until one is.
+            self._store_is_well = False
+            live.withdraw()
+            raise
+        self._store_is_well = True
+        return reserved
+
+    def _launch(self, live: LiveRun, turn: asyncio.Future[None]) -> None:
+        loop = asyncio.get_running_loop()
+        live.task = loop.create_task(self._execute(live, turn), name=live.request.run)
+        if self._sweeper is None:
+            self._sweeper = loop.create_task(self._sweep(), name="sweeper")
 
     async def _attach(self, key: IdempotencyKey) -> Started | None:
         reserved = await self._store.find_key(key.key)
@@ -141,7 +170,9 @@ class Supervisor:
 
     async def _execute(self, live: LiveRun, turn: asyncio.Future[None]) -> None:
         live.begun = True
+        request = live.request
         try:
+            live.recorder.append([RunStarted(run=request.run, session=request.session, model=request.model)])
             if live.interruption is None:
                 await turn
             live.executing = True
@@ -158,9 +189,10 @@ class Supervisor:
             outcome = Failed(reason="internal", message=f"{type(error).__name__}: {error}")
         live.closing = True
         self._meter.upstream_closed(live, self._clock.monotonic())
-        await live.recorder.settle()
-        closing = _closing_events(live, outcome)
-        unsaved = await live.recorder.close(closing, outcome, live.request.input)
+        await live.recorder.land()
+        if live.withdrawn:
+            return
+        unsaved = await live.recorder.close(partial(_closing_events, live, outcome), outcome, live.request.input)
         if unsaved is not None:
             logger.error("run %s could not be saved yet: %s", live.request.run, live.recorder.failure)
             self._unsaved[live.request.run] = unsaved
@@ -347,12 +379,12 @@ class Supervisor:
             logger.exception("%d runs could not be saved; they are closed at the next start", len(self._unsaved))
 
 
-def _closing_events(live: LiveRun, outcome: Outcome) -> list[Event]:
+def _closing_events(live: LiveRun, outcome: Outcome, transcript: Transcript) -> list[Event]:
     keep_open = frozenset(tool.name for tool in live.request.client_tools)
     steering = live.controls.steering
     # A message that was accepted and that no turn has seen is part of the conversation all the same (R13).
     unseen = [Steered(message=message) for message in steering]
-    return [*close_interrupted(live.recorder.transcript, outcome, keep_open), *unseen]
+    return [*close_interrupted(transcript, outcome, keep_open), *unseen]
 
 
 def _record(request: RunRequest, now: float) -> RunRecord:

@@ -218,7 +218,7 @@ class LiveLog:
         await self.recorder.settle()
 
     async def end(self) -> None:
-        await self.recorder.close([], Completed(), ())
+        await self.recorder.close(lambda transcript: [], Completed(), ())
 
     @property
     def words(self) -> list[str]:
