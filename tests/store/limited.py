@@ -20,7 +20,7 @@ async def main(file: str) -> None:
     saved = 0
     try:
         while True:
-            await append(store, record.id, texts(saved, "x" * 20_000))
+            await append(store, record.id, texts(saved, "x" * 10_000))
             saved += 1
     except StoreUnavailableError as error:
         print(f"{type(error).__name__}: {error}")
@@ -34,7 +34,7 @@ async def main(file: str) -> None:
     print("nothing was half saved")
     resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
     for number in range(saved, saved + 20):
-        await append(store, record.id, texts(number, "x" * 20_000))
+        await append(store, record.id, texts(number, "x" * 10_000))
     assert len(await whole_log(store, record.id)) == saved + 20
     assert [run.id for run in await store.unfinished_runs()] == [record.id]
     await store.aclose()

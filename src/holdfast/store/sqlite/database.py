@@ -16,7 +16,7 @@ from urllib.parse import quote
 from holdfast.errors import StoreUnavailableError
 
 CACHED_STATEMENTS: Final = 256
-"""Room for an insert of every size (see log.py) beside everything else."""
+"""Room for an insert of every size (see journal.py) beside everything else."""
 CACHE_KB: Final = 1024
 """Pages that a connection keeps. The log is written at its end and read from there, the system caches the file, and a
 larger cache would only fill, over hours, and look like a leak."""
@@ -142,6 +142,11 @@ def is_condition(error: BaseException) -> bool:
 def is_passing(error: sqlite3.Error) -> bool:
     """Does the connection stay good, whatever becomes of the operation?"""
     return _code(error) in _PASSING
+
+
+def is_full(error: sqlite3.Error) -> bool:
+    """Was there no room for it?"""
+    return _code(error) == sqlite3.SQLITE_FULL
 
 
 def unavailable(path: Path, error: Exception) -> StoreUnavailableError:

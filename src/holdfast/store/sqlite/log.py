@@ -1,124 +1,65 @@
-"""The log table: batches in, batches out, and where each live log ends (R1, R14).
+"""The log table: rows of several batches in, batches out (R1, R7, R14).
 
-Rows hold one batch each until a log is compacted; then a row holds many, compressed. Used by the writer for every
-append, and by runs.py for the rest. Only the writer's thread writes here.
+A row holds the batches that were packed together (journal.py says when), and many more, compressed, once a log is
+compacted. Reading goes on into the journal, which has a live run's newest batches. Used by runs.py and journal.py; only
+the writer's thread writes here.
 """
 
 import sqlite3
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
-from holdfast.errors import LogConflictError, StoreUnavailableError
 from holdfast.events import Batch, Event, decode_events
 from holdfast.ids import EventNumber, RunId
 from holdfast.store.slices import cut_batches
 
-MAX_ROWS_AT_ONCE: Final = 64
 SEGMENT_BYTES: Final = 128 * 1024
-"""Batches are compressed together up to about this size: small enough to unpack for one reader's page."""
+"""Batches share a row up to about this size, before they are compressed: few enough to unpack for a reader's page."""
 ONE_BATCH: Final = 0
-PACKED: Final = 1
-
-_COLUMNS: Final = "INSERT INTO log (run, first, count, at, form, events) VALUES "
-_INSERTS: Final = tuple(_COLUMNS + ", ".join(["(?, ?, ?, ?, 0, ?)"] * rows) for rows in range(MAX_ROWS_AT_ONCE + 1))
-"""One statement for so many rows. A statement gives up the interpreter lock once, and wins it back when the event loop
-lets go of it; a statement a row would do so for every row. It is also a transaction by itself."""
-_COLUMNS_PER_ROW: Final = 5
-
-
-class LogEnd:
-    """Where a live run's log ends."""
-
-    __slots__ = ("key", "next")
-
-    def __init__(self, key: int, next_event: int) -> None:
-        self.key = key
-        self.next = next_event
-
-    def check(self, run: RunId, first: int) -> None:
-        """Refuse what does not continue the log: it is append-only and has no gaps."""
-        if first < self.next:
-            raise LogConflictError(f"event {first} of {run} has been written before: its log ends at {self.next}")
-        if first > self.next:
-            # The store's doing, not the writer's: the events between were handed over, and could not be saved.
-            raise StoreUnavailableError(
-                f"the log of {run} ends at {self.next}: events from {first} on cannot follow what was not saved"
-            )
-
-
-class LogEnds:
-    """The ends of the logs that are being written, so that an append need not look for them."""
-
-    def __init__(self) -> None:
-        self._ends: dict[RunId, LogEnd] = {}
-
-    def find(self, connection: sqlite3.Connection, run: RunId) -> LogEnd:
-        """The end of a live run's log.
-
-        Raises:
-            LogConflictError: there is no such run, or it has ended.
-        """
-        end = self._ends.get(run)
-        return end if end is not None else self._look_up(connection, run)
-
-    def _look_up(self, connection: sqlite3.Connection, run: RunId) -> LogEnd:
-        row = connection.execute(
-            """
-            SELECT key, ended_at, coalesce(
-                (SELECT first + count FROM log WHERE log.run = runs.key ORDER BY first DESC LIMIT 1), 0)
-            FROM runs WHERE id = ?
-            """,
-            (run,),
-        ).fetchone()
-        if row is None:
-            raise LogConflictError(f"there is no run {run}: it was never kept, or it was deleted")
-        key, ended_at, next_event = row
-        if ended_at is not None:
-            raise LogConflictError(f"{run} has already ended")
-        end = self._ends[run] = LogEnd(key, next_event)
-        return end
-
-    def drop(self, run: RunId) -> None:
-        """The run has ended or is gone."""
-        self._ends.pop(run, None)
-
-    def clear(self) -> None:
-        """What was written has been taken back: look again."""
-        self._ends.clear()
-
-
-def insert_rows(connection: sqlite3.Connection, values: list[Any]) -> None:
-    """Write rows of (run, first, count, at, events), flattened into one list."""
-    step = MAX_ROWS_AT_ONCE * _COLUMNS_PER_ROW
-    for start in range(0, len(values), step):
-        part = values[start : start + step] if len(values) > step else values
-        connection.execute(_INSERTS[len(part) // _COLUMNS_PER_ROW], part)
-
-
-def is_one_statement(rows: int) -> bool:
-    """Do so many rows need no transaction around them?"""
-    return rows <= MAX_ROWS_AT_ONCE
+COMPRESSED: Final = 1
+PACKED: Final = 2
+"""What a row's events are: one batch, as version 1 wrote it; several, compressed; several."""
 
 
 def read_batches(connection: sqlite3.Connection, run: RunId, after: EventNumber, limit: int) -> list[Batch]:
     """The events that follow a number, `limit` of them at most."""
-    # Starts at the row that holds the first event wanted, not at the log's beginning; a row has at least one event.
-    cursor = connection.execute(
-        """
-        WITH wanted (run) AS (SELECT key FROM runs WHERE id = :id)
-        SELECT first, at, form, events FROM log, wanted
-        WHERE log.run = wanted.run AND first >= coalesce(
-            (SELECT max(first) FROM log, wanted WHERE log.run = wanted.run AND first <= :next), 0)
+    # One snapshot, so that a batch that moves from the journal into the log is read exactly once. After an error the
+    # connection is thrown away, and the transaction with it.
+    connection.execute("BEGIN")
+    # Closed before it is over: a read that stopped half-way would hold back the write-ahead log.
+    with closing(_stored(connection, run, after, limit)) as batches:
+        cut = cut_batches(batches, after, limit)
+    connection.execute("COMMIT")
+    return cut
+
+
+def _stored(connection: sqlite3.Connection, run: RunId, after: int, limit: int) -> Generator[Batch, None, None]:
+    """A run's batches from the one that holds the first event wanted: those in the log, then those in the journal."""
+    found = connection.execute("SELECT key, ended_at IS NULL FROM runs WHERE id = ?", (run,)).fetchone()
+    if found is None:
+        return
+    key, is_live = found
+    wanted = {"run": key, "next": after + 1, "rows": max(1, limit) + 1}  # A row has at least one event.
+    log = """
+        SELECT first, at, form, events FROM log WHERE run = :run AND first >= coalesce(
+            (SELECT max(first) FROM log WHERE run = :run AND first <= :next), 0)
         ORDER BY first LIMIT :rows
-        """,
-        {"id": run, "next": after + 1, "rows": max(1, limit) + 1},
-    )
-    with closing(cursor):  # A read that stopped half-way would hold back the write-ahead log.
-        return cut_batches(_batches(cursor), after, limit)
+        """
+    with closing(connection.execute(log, wanted)) as rows:
+        yield from _batches(rows)
+    if not is_live:
+        return  # All that the journal may have of it is in the log too.
+    journal = """
+        SELECT first, at, 0, events FROM journal WHERE run = :run AND first + count > :next AND first >= coalesce(
+            (SELECT first + count FROM log WHERE run = :run ORDER BY first DESC LIMIT 1), 0)
+        ORDER BY id LIMIT :rows
+        """
+    with closing(connection.execute(journal, wanted)) as rows:
+        yield from _batches(rows)
 
 
 def _batches(rows: Iterable[tuple[int, float, int, bytes]]) -> Iterator[Batch]:
@@ -126,12 +67,12 @@ def _batches(rows: Iterable[tuple[int, float, int, bytes]]) -> Iterator[Batch]:
         if form == ONE_BATCH:
             yield Batch(EventNumber(first), at, decode_events(events))
         else:
-            for part in _decode_parts(zlib.decompress(events)):
+            for part in _decode_parts(zlib.decompress(events) if form == COMPRESSED else events):
                 yield Batch(EventNumber(part.first), part.at, part.events)
 
 
-class _RawPart(msgspec.Struct, array_like=True):
-    """A batch on its way into a segment: its events are JSON already."""
+class RawPart(msgspec.Struct, array_like=True, gc=False):
+    """A batch of a row that holds several, on its way there: its events are JSON already."""
 
     first: int
     at: float
@@ -146,6 +87,34 @@ class _Part(msgspec.Struct, array_like=True):
 
 _encode_parts = msgspec.json.Encoder().encode
 _decode_parts = msgspec.json.Decoder(list[_Part]).decode
+_decode_raw_parts = msgspec.json.Decoder(list[RawPart]).decode
+
+
+def raw_part(first: int, at: float, events: bytes) -> RawPart:
+    """A batch as a part."""
+    return RawPart(first, at, msgspec.Raw(events))
+
+
+def insert_packed(connection: sqlite3.Connection, key: int, parts: list[RawPart], end: int) -> None:
+    """Write batches that follow each other, up to event `end`: one row, or several where they are many at once."""
+    while parts:
+        row = parts[: _fitting(parts)]
+        parts = parts[len(row) :]
+        first, next_event = row[0].first, parts[0].first if parts else end
+        connection.execute(
+            "INSERT INTO log (run, first, count, at, form, events) VALUES (?, ?, ?, ?, ?, ?)",
+            (key, first, next_event - first, row[-1].at, PACKED, _encode_parts(row)),
+        )
+
+
+def _fitting(parts: list[RawPart]) -> int:
+    """How many of the parts make a row."""
+    size = 0
+    for number, part in enumerate(parts, 1):
+        size += len(part.events)
+        if size >= SEGMENT_BYTES:
+            return number
+    return len(parts)
 
 
 class Segment(NamedTuple):
@@ -158,20 +127,20 @@ class Segment(NamedTuple):
     events: bytes
 
 
-def pack(connection: sqlite3.Connection, run: RunId) -> list[Segment]:
+def compress(connection: sqlite3.Connection, run: RunId) -> list[Segment]:
     """A run's log as few compressed rows; every batch keeps its numbers, its time and its events as they are."""
     rows = connection.execute(
         """
-        SELECT first, count, at, events FROM log WHERE run = (SELECT key FROM runs WHERE id = ?) AND form = 0
+        SELECT first, count, at, form, events FROM log WHERE run = (SELECT key FROM runs WHERE id = ?) AND form != ?
         ORDER BY first
         """,
-        (run,),
+        (run, COMPRESSED),
     )
     segments: list[Segment] = []
-    parts: list[_RawPart] = []
+    parts: list[RawPart] = []
     count = size = 0
-    for first, events_in_row, at, events in rows:
-        parts.append(_RawPart(first, at, msgspec.Raw(events)))
+    for first, events_in_row, at, form, events in rows:
+        parts += [raw_part(first, at, events)] if form == ONE_BATCH else _decode_raw_parts(events)
         count += events_in_row
         size += len(events)
         if size >= SEGMENT_BYTES:
@@ -182,14 +151,14 @@ def pack(connection: sqlite3.Connection, run: RunId) -> list[Segment]:
     return segments
 
 
-def _segment(parts: list[_RawPart], count: int) -> Segment:
+def _segment(parts: list[RawPart], count: int) -> Segment:
     return Segment(parts[0].first, count, parts[-1].at, zlib.compress(_encode_parts(parts)))
 
 
 def replace_with_segments(connection: sqlite3.Connection, key: int, segments: list[Segment]) -> None:
-    """Put packed rows in the place of a run's rows."""
+    """Put compressed rows in the place of a run's rows."""
     connection.execute("DELETE FROM log WHERE run = ?", (key,))
     connection.executemany(
-        "INSERT INTO log (run, first, count, at, form, events) VALUES (?, ?, ?, ?, 1, ?)",
-        [(key, *segment) for segment in segments],
+        "INSERT INTO log (run, first, count, at, form, events) VALUES (?, ?, ?, ?, ?, ?)",
+        [(key, part.first, part.size, part.at, COMPRESSED, part.events) for part in segments],
     )

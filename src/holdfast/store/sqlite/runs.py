@@ -4,7 +4,7 @@ Changes go through the writer, reads through the readers. Sits on log.py for bat
 """
 
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any, Final
 
 from holdfast.errors import LogConflictError
@@ -13,7 +13,7 @@ from holdfast.ids import EventNumber, NodeId, RunId, SessionId
 from holdfast.outcomes import outcome_name
 from holdfast.store.port import Committed
 from holdfast.store.records import IdempotencyKey, Reserved, RunEnding, RunFilter, RunRecord
-from holdfast.store.sqlite.log import insert_rows, pack, read_batches, replace_with_segments
+from holdfast.store.sqlite.log import compress, read_batches, replace_with_segments
 from holdfast.store.sqlite.readers import Readers
 from holdfast.store.sqlite.rows import SELECT_RUNS, RunResult, as_run, encode
 from holdfast.store.sqlite.transcript import add_messages, has_message, session_head, use_session
@@ -21,7 +21,7 @@ from holdfast.store.sqlite.writer import Writer
 from holdfast.store.words import PREVIEW_CHARACTERS, make_title
 
 RUNS_PER_DELETION: Final = 50
-ROWS_PER_DELETION: Final = 5_000
+ROWS_PER_DELETION: Final = 1_000
 """Retention deletes about so much at a time, and lets the writer do other work in between."""
 
 
@@ -80,10 +80,8 @@ class SqliteRunLog:
         bodies = [encode(message) for message in ending.messages]
 
         def end(connection: sqlite3.Connection) -> None:
-            log = self._writer.ends.find(connection, run)
-            log.check(run, batch.first)
-            if batch.events:
-                insert_rows(connection, [log.key, batch.first, len(batch.events), batch.at, events])
+            log = self._writer.journal.find(connection, run)
+            log.check(batch.first)
             head = _save_messages(connection, run, ending, bodies)
             result = RunResult(
                 ended_at=ending.ended_at,
@@ -98,9 +96,10 @@ class SqliteRunLog:
                 "UPDATE runs SET outcome = ?, ended_at = ?, result = ? WHERE key = ? AND ended_at IS NULL",
                 (outcome_name(ending.outcome), ending.ended_at, encode(result), log.key),
             )
-            self._writer.ends.drop(run)
             if not changed.rowcount:
                 raise LogConflictError(f"{run} has already ended")
+            self._writer.journal.write_through(connection, log, batch.first, len(batch.events), batch.at, events)
+            self._writer.journal.drop(run)
 
         await self._writer.run(end)
 
@@ -133,7 +132,7 @@ class SqliteRunLog:
 
         def delete(connection: sqlite3.Connection) -> None:
             delete_runs(connection, connection.execute("SELECT key, id FROM runs WHERE id = ?", (run,)).fetchall())
-            self._writer.ends.drop(run)
+            self._writer.journal.drop(run)
 
         await self._writer.run(delete)
 
@@ -142,13 +141,15 @@ class SqliteRunLog:
 
         def forget(connection: sqlite3.Connection) -> int:
             query = "SELECT key, id FROM runs WHERE ended_at < ? ORDER BY ended_at LIMIT ?"
-            deleted = rows = 0
+            rows = 0
+            deleted: list[tuple[int, str]] = []
             for run in connection.execute(query, (ended_before, RUNS_PER_DELETION)).fetchall():
-                rows += delete_runs(connection, [run])
-                deleted += 1
+                deleted.append(run)
+                rows += connection.execute("DELETE FROM log WHERE run = ?", run[:1]).rowcount
                 if rows >= ROWS_PER_DELETION:
                     break
-            return deleted
+            delete_runs(connection, deleted)
+            return len(deleted)
 
         total = 0
         while deleted := await self._writer.run(forget):
@@ -168,8 +169,8 @@ class SqliteRunLog:
         return packed
 
     async def _compact(self, run: RunId) -> bool:
-        # The log of an ended run changes no more, so that it can be packed beside the writer's work.
-        segments = await self._readers.run(lambda connection: pack(connection, run))
+        # The log of an ended run changes no more, so that it can be compressed beside the writer's work.
+        segments = await self._readers.run(lambda connection: compress(connection, run))
 
         def replace(connection: sqlite3.Connection) -> bool:
             query = "SELECT key FROM runs WHERE id = ? AND ended_at IS NOT NULL AND compacted = 0"
@@ -183,17 +184,18 @@ class SqliteRunLog:
         return await self._writer.run(replace)
 
 
-def delete_runs(connection: sqlite3.Connection, runs: Iterable[tuple[int, str]]) -> int:
-    """Forget runs, given as (key, id), with all that refers to them but messages; how long their logs were in rows."""
-    rows = 0
+def delete_runs(connection: sqlite3.Connection, runs: Sequence[tuple[int, str]]) -> None:
+    """Forget runs, given as (key, id), with all that refers to them but messages."""
     for key, run in runs:
-        rows += connection.execute("DELETE FROM log WHERE run = ?", (key,)).rowcount
+        connection.execute("DELETE FROM log WHERE run = ?", (key,))
         connection.execute("DELETE FROM requests WHERE run = ?", (key,))
         connection.execute("DELETE FROM responses WHERE run = ?", (key,))
         connection.execute("DELETE FROM idempotency WHERE run = ?", (run,))
         connection.execute("DELETE FROM conversations WHERE run = ? AND NOT kept", (run,))
         connection.execute("DELETE FROM runs WHERE key = ?", (key,))
-    return rows
+    # One look through the journal for all, as it has no index. Whoever gets a key again must find nothing there.
+    keys = encode([key for key, _ in runs])
+    connection.execute("DELETE FROM journal WHERE run IN (SELECT value FROM json_each(?))", (keys.decode(),))
 
 
 def _find_key(connection: sqlite3.Connection, key: str) -> Reserved | None:

@@ -2,7 +2,7 @@
 
 The thread takes everything that is pending as soon as it is free, commits it as one transaction, and tells the event
 loop once. Nothing ticks: an append that comes alone is written at once, those that come during a commit go together.
-Sits on database.py and log.py; knows no table but the log.
+Sits on database.py and journal.py; knows no table but the journal.
 """
 
 import asyncio
@@ -21,8 +21,8 @@ from holdfast.errors import StoreError, StoreUnavailableError
 from holdfast.events import Batch, encode_events
 from holdfast.ids import RunId
 from holdfast.store.port import Committed
-from holdfast.store.sqlite.database import connect_writer, is_condition, is_passing, prepare_file, unavailable
-from holdfast.store.sqlite.log import LogEnds, insert_rows, is_one_statement
+from holdfast.store.sqlite.database import connect_writer, is_condition, is_full, is_passing, prepare_file, unavailable
+from holdfast.store.sqlite.journal import Journal, insert_rows, is_large, is_one_statement
 from holdfast.store.sqlite.migrate import migrate
 
 Result = TypeVar("Result")
@@ -61,7 +61,7 @@ class Writer:
     """Told on the loop after every commit: how many seconds it took, and how many operations it held."""
 
     def __init__(self, path: Path, *, busy_seconds: float, max_bytes: int | None) -> None:
-        self.ends = LogEnds()
+        self.journal = Journal()
         """For works alone: it belongs to the writer's thread."""
         self._path = path
         self._busy_seconds = busy_seconds
@@ -75,14 +75,14 @@ class Writer:
         self._thread = threading.Thread(target=self._serve, name="holdfast-store", daemon=True)
 
     async def open(self) -> None:
-        """Open the file, and make or mend its schema.
+        """Open the file, make or mend its schema, and pack what a crash left in the journal.
 
         Raises:
             StoreUnavailableError: it cannot be used; says why.
         """
         self._thread.start()
         try:
-            await self.run(lambda connection: None)
+            await self.run(self.journal.settle)
         except BaseException:
             await self.aclose()
             raise
@@ -148,28 +148,55 @@ class Writer:
         connection = self._connection
         if connection is None:
             connection = self._connection = self._open()
-        explicit = not is_one_statement(len(group)) or any(type(item) is _Work for item in group)
+        is_untidy = self.journal.is_untidy
+        try:
+            self._write(connection, group, tidy=is_untidy)
+        except sqlite3.Error as error:
+            if not is_untidy or not is_full(error):
+                raise
+            # Tidying needs room, and there may be enough for the group alone.
+            self._take_back(connection)
+            self._write(connection, group, tidy=False)
+
+    def _write(self, connection: sqlite3.Connection, group: Sequence[_Append | _Work], *, tidy: bool) -> None:
+        explicit = (
+            tidy
+            or not is_one_statement(len(group))
+            or any(type(item) is _Work or is_large(cast(_Append, item).events) for item in group)
+        )
+        journal = self.journal
         if explicit:
             connection.execute("BEGIN IMMEDIATE")
+            journal.notice_others(connection)
         rows: list[Any] = []
         for item in group:
+            item.error = None
             if type(item) is _Append:
                 try:
-                    end = self.ends.find(connection, item.run)
-                    end.check(item.run, item.first)
+                    end = journal.find(connection, item.run)
+                    end.check(item.first)
                 except StoreError as error:
                     item.error = error
                     continue
-                if item.count:
-                    rows += (end.key, item.first, item.count, item.at, item.events)
-                    end.next += item.count
+                if is_large(item.events):
+                    journal.write_through(connection, end, item.first, item.count, item.at, item.events)
+                elif item.count:
+                    rows += journal.add(end, item.first, item.count, item.at, item.events)
             else:
                 insert_rows(connection, rows)
                 rows = []
                 self._do(connection, cast(_Work, item))
         insert_rows(connection, rows)
+        if tidy:
+            journal.tidy(connection)
         if explicit:
             connection.execute("COMMIT")
+
+    def _take_back(self, connection: sqlite3.Connection) -> None:
+        self.journal.forget()
+        # SQLite may have rolled back by itself.
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
 
     def _do(self, connection: sqlite3.Connection, work: _Work) -> None:
         """One change inside the transaction: if it fails for a reason of its own, it alone is taken back."""
@@ -187,14 +214,11 @@ class Writer:
         reason = unavailable(self._path, error)
         for item in group:
             item.error = reason
-        self.ends.clear()
         connection = self._connection
         if connection is None:
             return
         try:
-            # SQLite may have rolled back by itself.
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
+            self._take_back(connection)
             good = not isinstance(error, sqlite3.Error) or is_passing(error)
         except sqlite3.Error:
             good = False
