@@ -21,7 +21,7 @@ _canonical = msgspec.json.Encoder(order="deterministic").encode
 def fingerprint_request(request: Request, body: dict[str, Any], *scope: str) -> str:
     """What makes two requests the same: method, path, body, and the session they are for."""
     digest = hashlib.sha256()
-    for part in (request.method, request.url.path, *scope):
+    for part in (request.method, request.scope["path"], *scope):
         digest.update(part.encode("utf-8", "surrogatepass") + b"\0")
     digest.update(_canonical(body))
     return digest.hexdigest()

@@ -24,6 +24,8 @@ def header_text(connection: HTTPConnection, name: str) -> str | None:
 
 def header_value(text: str) -> str:
     """Text as a header's value, on one line: its UTF-8 bytes, in the Latin-1 clothes that Starlette wants."""
+    if text.isascii() and text.isprintable():
+        return text
     one_line = "".join(" " if unicodedata.category(character) == "Cc" else character for character in text)
     return one_line.encode("utf-8", "replace").decode("latin-1")
 

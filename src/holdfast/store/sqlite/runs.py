@@ -42,9 +42,10 @@ class SqliteRunLog:
         def create(connection: sqlite3.Connection) -> Reserved | None:
             if key is not None and (reserved := _find_key(connection, key.key)) is not None:
                 return reserved
-            if connection.execute("SELECT 1 FROM runs WHERE id = ?", (record.id,)).fetchone():
-                raise LogConflictError(f"there is a run {record.id} already")
-            number = _insert_run(connection, record, body)
+            try:
+                number = _insert_run(connection, record, body)
+            except sqlite3.IntegrityError:
+                raise LogConflictError(f"there is a run {record.id} already") from None
             if key is not None:
                 connection.execute(
                     "INSERT OR REPLACE INTO idempotency (key, fingerprint, run) VALUES (?, ?, ?)",
@@ -60,7 +61,9 @@ class SqliteRunLog:
                     )
             return None
 
-        return await self._writer.run(create)
+        # Until somebody has read a word of it, it is enough that a crash of this process does not undo it. A key has
+        # to hold whatever fails.
+        return await self._writer.run(create, sync_later=key is None)
 
     async def find_key(self, key: str) -> Reserved | None:
         """Who has an idempotency key; None: it is free, or its run is gone."""

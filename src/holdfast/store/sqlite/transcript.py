@@ -18,20 +18,28 @@ NewMessage = tuple[str | None, float, bytes]
 
 def use_session(connection: Connection, session: SessionId, at: float, *, title: str = "", began: int = 0) -> None:
     """Have a session, used now, in which so many runs begin. It takes the title if it has none."""
-    # A session that comes back after it was deleted counts the runs that were going all the while.
-    connection.execute(
+    values = {"id": session, "at": at, "title": title, "folded": folded(title, session), "began": began}
+    known = connection.execute(
         """
-        INSERT INTO sessions (id, created_at, updated_at, title, folded, head, runs, metadata)
-        VALUES (:id, :at, :at, :title, :folded, NULL,
-            (SELECT count(*) FROM runs WHERE session = :id AND NOT ephemeral), '{}')
-        ON CONFLICT (id) DO UPDATE SET
-            updated_at = max(updated_at, excluded.updated_at),
+        UPDATE sessions SET
+            updated_at = max(updated_at, :at),
             runs = runs + :began,
-            title = CASE title WHEN '' THEN excluded.title ELSE title END,
-            folded = CASE title WHEN '' THEN excluded.folded ELSE folded END
+            title = CASE title WHEN '' THEN :title ELSE title END,
+            folded = CASE title WHEN '' THEN :folded ELSE folded END
+        WHERE id = :id
         """,
-        {"id": session, "at": at, "title": title, "folded": folded(title, session), "began": began},
-    )
+        values,
+    ).rowcount
+    if not known:
+        # A session that comes back after it was deleted counts the runs that were going all the while.
+        connection.execute(
+            """
+            INSERT INTO sessions (id, created_at, updated_at, title, folded, head, runs, metadata)
+            VALUES (:id, :at, :at, :title, :folded, NULL,
+                (SELECT count(*) FROM runs WHERE session = :id AND NOT ephemeral), '{}')
+            """,
+            values,
+        )
 
 
 def folded(title: str, session: SessionId) -> str:

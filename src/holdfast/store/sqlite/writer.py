@@ -6,6 +6,7 @@ Sits on database.py and journal.py; knows no table but the journal.
 """
 
 import asyncio
+import os
 import queue
 import sqlite3
 import threading
@@ -33,6 +34,10 @@ MAX_GATHER_SECONDS: Final = 0.004
 waits; with hundreds of them a commit costs more than all that is in it, and a few milliseconds save much of that."""
 
 
+SYNC_SECONDS: Final = 0.01
+"""How long a change that may be synced later waits for the next commit to take it to the disk along."""
+
+
 class _Append(msgspec.Struct):
     """A batch to be written: the hot operation."""
 
@@ -50,6 +55,7 @@ class _Work(msgspec.Struct):
 
     do: Callable[[sqlite3.Connection], object]
     future: "asyncio.Future[Any]"
+    sync_later: bool
     result: object = None
     error: Exception | None = None
 
@@ -69,6 +75,9 @@ class Writer:
         self._loop = asyncio.get_running_loop()
         self._queue: queue.SimpleQueue[_Append | _Work | None] = queue.SimpleQueue()
         self._connection: sqlite3.Connection | None = None
+        self._waits_for_disk = True
+        self._is_unsynced = False
+        """Something was committed that may not be on the disk yet."""
         self._before_closing: Callable[[], None] = lambda: None
         self._ended: asyncio.Future[None] | None = None
         # A daemon, so that a program that forgot to close the store can still end; what it was told is saved.
@@ -101,12 +110,16 @@ class Writer:
         else:
             self._loop.call_soon(committed, _closed(self._path))
 
-    async def run(self, do: Callable[[sqlite3.Connection], Result]) -> Result:
-        """Make a change, and wait until it is durable. Giving up the wait does not take the change back."""
+    async def run(self, do: Callable[[sqlite3.Connection], Result], *, sync_later: bool = False) -> Result:
+        """Make a change, and wait until it is durable. Giving up the wait does not take the change back.
+
+        With `sync_later` a crash of this process cannot undo it, and a failure of the power only for a moment: it is on
+        the disk with the next commit, or after SYNC_SECONDS. That saves the wait for the disk.
+        """
         if self._ended is not None:
             raise _closed(self._path)
         future: asyncio.Future[Any] = self._loop.create_future()
-        self._queue.put(_Work(do, future))
+        self._queue.put(_Work(do, future, sync_later))
         return cast(Result, await future)
 
     async def aclose(self, before_closing: Callable[[], None] | None = None) -> None:
@@ -124,7 +137,11 @@ class Writer:
     def _serve(self) -> None:
         closing = False
         while not closing:
-            taken = [self._queue.get()]
+            try:
+                taken = [self._queue.get(timeout=SYNC_SECONDS if self._is_unsynced else None)]
+            except queue.Empty:
+                self._sync()
+                continue
             # No other thread takes from the queue, so what it holds now can be taken without waiting.
             for _ in range(self._queue.qsize()):
                 taken.append(self._queue.get_nowait())
@@ -158,7 +175,16 @@ class Writer:
             self._take_back(connection)
             self._write(connection, group, tidy=False)
 
+    def _sync(self) -> None:
+        """Take to the disk what was committed without waiting for it."""
+        self._is_unsynced = False
+        log = self._path.with_name(self._path.name + "-wal")
+        # Whatever is wrong here SQLite meets too, at the next commit; this one has been told already.
+        with suppress(OSError), log.open("rb") as file:
+            os.fdatasync(file.fileno())
+
     def _write(self, connection: sqlite3.Connection, group: Sequence[_Append | _Work], *, tidy: bool) -> None:
+        self._wait_for_disk(connection, not all(type(item) is _Work and item.sync_later for item in group))
         explicit = (
             tidy
             or not is_one_statement(len(group))
@@ -191,6 +217,17 @@ class Writer:
             journal.tidy(connection)
         if explicit:
             connection.execute("COMMIT")
+        # A commit that waits for the disk takes along what was written before it, if it writes anything itself.
+        if not self._waits_for_disk:
+            self._is_unsynced = True
+        elif rows:
+            self._is_unsynced = False
+
+    def _wait_for_disk(self, connection: sqlite3.Connection, wait: bool) -> None:
+        """Should the next commits wait for the disk?"""
+        if wait != self._waits_for_disk:
+            connection.execute(f"PRAGMA synchronous = {'FULL' if wait else 'NORMAL'}")
+            self._waits_for_disk = wait
 
     def _take_back(self, connection: sqlite3.Connection) -> None:
         self.journal.forget()
@@ -231,6 +268,7 @@ class Writer:
     def _open(self) -> sqlite3.Connection:
         prepare_file(self._path)
         connection = connect_writer(self._path, busy_seconds=self._busy_seconds, max_bytes=self._max_bytes)
+        self._waits_for_disk = True
         try:
             migrate(connection, self._path)
         except BaseException:
