@@ -124,7 +124,7 @@ def main() -> None:
     raw, found = sample()
     if options.keep is not None:
         options.keep.write_text(raw)
-    draw(fold(raw), f"{options.title} ({found['cpu_us_per_chunk']:.0f} us a token)", options.out)
+    draw(fold(raw), f"{options.title} ({found['cpu_us_per_chunk']:.0f} us of CPU a token)", options.out)
     print(f"{options.out}: {found['cpu_us_per_chunk']:.0f} us of CPU a token")
 
 

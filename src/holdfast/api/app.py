@@ -26,13 +26,14 @@ from holdfast.api.sse import SERVER_SEND
 from holdfast.errors import HoldfastError
 
 ROUTES: Final[tuple[BaseRoute, ...]] = (
-    *about.ROUTES,
     *chat_completions.ROUTES,
     *responses.ROUTES,
-    *conversations.ROUTES,
     *runs.ROUTES,
+    *conversations.ROUTES,
     *sessions.ROUTES,
+    *about.ROUTES,
 )
+"""Tried one after the other: what is asked for most stands first."""
 
 
 class HoldfastApp(Starlette):
