@@ -13,10 +13,13 @@ from openai.types.responses import ResponsesServerEvent
 from pydantic import TypeAdapter
 
 from holdfast.config import ServerSettings
+from holdfast.events import Answered, TextAdded
+from holdfast.messages import Usage
 from holdfast.testing import Fault, Reply
+from holdfast.testing.upstream import ScriptedUpstream
 from tests.contract.test_responses import ASK_WEATHER, WEATHER
 from tests.responses_world import RESPONSES, TERMINAL, check_events, check_response, text_of
-from tests.serving import KEY, World, serving
+from tests.serving import KEY, World, serving, serving_parts
 
 SERVER_EVENT: TypeAdapter[Any] = TypeAdapter(ResponsesServerEvent)
 
@@ -250,3 +253,14 @@ async def test_a_foreign_compaction_item_is_refused() -> None:
         item = {"type": "compaction", "encrypted_content": "gAAAAAB-foreign"}
         answer = await world.client.post(RESPONSES, {"input": [item, {"role": "user", "content": "x"}]})
         assert (answer.status, answer.error["param"]) == (400, "input[0].encrypted_content")
+
+
+async def test_a_turn_that_has_ended_before_anybody_looks_is_told_whole() -> None:
+    """P3: the model is asked while the run is being saved, and may be quicker."""
+    upstream = ScriptedUpstream([[[TextAdded(text="Quick."), Answered(finish="stop", model="m", usage=Usage())]]] * 2)
+    async with serving_parts(upstream=upstream) as client:
+        async with client.session.ws_connect(RESPONSES) as connection:
+            for store in (True, False):
+                events = await Socket(connection).turn("a", store=store)
+                check_events(events)
+                assert text_of(events[-1]["response"]) == "Quick."

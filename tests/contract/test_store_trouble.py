@@ -8,11 +8,14 @@ import pytest
 
 from holdfast.clock import SystemClock
 from holdfast.config import AgentSettings
-from holdfast.errors import StoreUnavailableError
-from holdfast.events import Answered, RunEnded, TextAdded
-from holdfast.ids import SessionId
-from holdfast.outcomes import Completed, Failed
+from holdfast.errors import NotFoundError, StoreUnavailableError
+from holdfast.events import Answered, Batch, RunEnded, TextAdded
+from holdfast.ids import RunId, SessionId
+from holdfast.outcomes import Cancelled, Completed, Failed
 from holdfast.runs.recovery import recover
+from holdfast.store.memory import MemoryStore
+from holdfast.store.port import Committed
+from holdfast.store.records import IdempotencyKey, Reserved, RunEnding, RunRecord
 from holdfast.store.sqlite import SqliteStore
 from holdfast.testing import Reply, tool_call
 from holdfast.testing.upstream import says
@@ -123,3 +126,94 @@ async def test_over_http_a_store_that_cannot_be_written_is_a_clear_503_and_then_
         lock.close()
         answer = await world.client.chat()
         assert (answer.status, answer.text) == (200, "ok")
+
+
+class HeldStore(MemoryStore):
+    """Creating a run waits until it is let go, and may fail then; what is asked later waits behind it, as on a disk."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.goes_on = asyncio.Event()
+        self.fails = False
+
+    async def create_run(self, record: RunRecord, key: IdempotencyKey | None = None) -> Reserved | None:
+        await self.goes_on.wait()
+        if self.fails:
+            raise StoreUnavailableError("the store is locked")
+        return await super().create_run(record, key)
+
+    async def end_run(self, run: RunId, batch: Batch, ending: RunEnding) -> None:
+        await self.goes_on.wait()
+        await super().end_run(run, batch, ending)
+
+    def append(self, run: RunId, batch: Batch, committed: Committed) -> None:
+        if self.goes_on.is_set():
+            super().append(run, batch, committed)
+        else:
+            asyncio.get_running_loop().call_later(0.005, self.append, run, batch, committed)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("key", [None, IdempotencyKey(key="k", fingerprint="f")])
+async def test_a_request_that_is_given_up_while_its_run_is_being_saved_leaves_nothing_behind(
+    fails: bool, key: IdempotencyKey | None
+) -> None:
+    """R6, R10, R11: it is saved and ended, or has never been; its session and its place are free again."""
+    store = HeldStore()
+    turns = [[asyncio.Event()]] if key is None else []
+    async with open_world(store, [*turns, says("next")]) as world:
+        request = world.request(lane="wait")
+        starting = asyncio.get_running_loop().create_task(world.supervisor.start(request, key))
+        await asyncio.sleep(0.02)
+        starting.cancel()
+        await asyncio.wait([starting])
+        store.fails = fails
+        store.goes_on.set()
+        await ended(world, request.run)
+        record = await store.get_run(request.run)
+        assert (record is None) == fails
+        assert record is None or record.outcome == Cancelled(reason="client_disconnect")
+        store.fails = False
+        events = await world.run(lane="wait")
+        assert isinstance(events[-1], RunEnded)
+        assert events[-1].outcome == Completed()
+        assert world.supervisor.executing == 0
+
+
+async def test_nobody_waits_for_a_run_that_could_not_be_saved() -> None:
+    """R5, R7: whoever found it while it was being saved and stops it, or reads it, is told that there is none."""
+    store = HeldStore()
+    store.fails = True
+    async with asyncio.timeout(5), open_world(store, [says("unheard")]) as world:
+        request, loop = world.request(lane="wait"), asyncio.get_running_loop()
+        starting = loop.create_task(world.supervisor.start(request))
+        await asyncio.sleep(0.02)
+        stopping = loop.create_task(world.supervisor.stop(request.run))
+        reading = loop.create_task(read_all(await world.supervisor.subscribe(request.run)))
+        followed = (await world.supervisor.subscribe(request.run)).follow(lambda batch: True)
+        assert followed is not None
+        await asyncio.sleep(0)
+        store.goes_on.set()
+        await asyncio.wait([starting, stopping, reading])
+        await followed
+        assert isinstance(starting.exception(), StoreUnavailableError)
+        assert stopping.exception() is None
+        assert isinstance(reading.exception(), NotFoundError)
+
+
+async def test_a_run_that_is_replaced_while_it_cannot_be_saved_has_never_been() -> None:
+    """R6, S10: it is not counted, and its end is not tried again."""
+    store = HeldStore()
+    store.fails = True
+    async with asyncio.timeout(5), open_world(store, [says("unheard")] * 3) as world:
+        starting = []
+        for _ in range(3):
+            request = world.request(lane="replace")
+            starting.append(asyncio.get_running_loop().create_task(world.supervisor.start(request)))
+            await asyncio.sleep(0.001)
+        store.goes_on.set()
+        await asyncio.wait(starting)
+        assert all(isinstance(start.exception(), StoreUnavailableError) for start in starting)
+        assert world.supervisor.executing == 0
+        assert world.supervisor._unsaved == {}
+        assert next(iter(world.supervisor._meter.runs.collect())).samples == []

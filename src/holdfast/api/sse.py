@@ -134,17 +134,16 @@ class EventStream(Response):
         subscription, encode, clock = self._subscription, self._encoder.encode, asyncio.get_running_loop().time
         unsent: list[Begun] = []
 
+        def begin(data: bytes) -> bool:
+            self._shown_at = clock()
+            sending = Begun(send({"type": "http.response.body", "body": data, "more_body": not subscription.is_over}))
+            if not sending.is_over:
+                unsent.append(sending)
+            return sending.is_over
+
         def hear(batch: Batch) -> bool:
             data = encode([batch])
-            if data or subscription.is_over:
-                self._shown_at = clock()
-                sending = Begun(
-                    send({"type": "http.response.body", "body": data, "more_body": not subscription.is_over})
-                )
-                if not sending.is_over:
-                    unsent.append(sending)
-                    return False
-            return True
+            return begin(data) if data or subscription.is_over else True
 
         ended = subscription.follow(hear)
         if ended is None:
@@ -152,8 +151,9 @@ class EventStream(Response):
         while not ended.done():
             left = self._shown_at + self._keepalive_seconds - clock()
             if left <= 0:
-                self._shown_at = clock()
-                await send({"type": "http.response.body", "body": self._encoder.quiet(), "more_body": True})
+                if not begin(self._encoder.quiet()):
+                    # What comes while it waits to be taken must not be sent before it.
+                    subscription.unfollow()
             else:
                 await asyncio.wait([ended], timeout=left)
         ended.result()

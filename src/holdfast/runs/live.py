@@ -12,6 +12,7 @@ from holdfast.runs.recorder import Recorder
 from holdfast.runs.request import RunRequest
 from holdfast.runs.subscription import Subscription
 from holdfast.store.port import RunLog
+from holdfast.store.records import Reserved
 
 
 class LiveRun:
@@ -33,11 +34,14 @@ class LiveRun:
         self.begun = False
         """Its task has taken its first step: from here on it can be cancelled and will still be saved."""
         self.closing = False
+        self.created = asyncio.Event()
+        """It has been saved at its start, or could not be."""
         self.withdrawn = False
         """It could not be saved at its start, so that nothing of it may be told or saved."""
         self.first_delta_at: float | None = None
         self.interruption: Cancelled | None = None
         self.interrupted_at = 0.0
+        self.creating: asyncio.Task[Reserved | None] | None = None
         self.task: asyncio.Task[None] | None = None
         self.readers = 0
         self.log = log
@@ -83,6 +87,7 @@ class LiveRun:
     def withdraw(self) -> None:
         """It could not be saved, so it has never been: end it, and leave no trace."""
         self.withdrawn = True
+        self.created.set()
         self.interrupt(Cancelled(reason="shutdown"))
 
     def subscribe(self, after: EventNumber = BEFORE_FIRST) -> Subscription:

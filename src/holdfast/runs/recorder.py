@@ -44,9 +44,9 @@ class Recorder:
         """The number after the last durable event."""
         self.closed = False
         """The last event has been told."""
-        self.followers: list[Callable[[Batch], None]] = []
-        """Readers that have read everything: called with every batch in the step in which it became durable. They
-        never raise."""
+        self.followers: list[Callable[[Batch | None], None]] = []
+        """Readers that have read everything: called with every batch in the step in which it became durable, and with
+        None when the log is given up. They never raise."""
         self._log = log
         self._clock = clock
         self._pending: list[Event] = []
@@ -122,7 +122,13 @@ class Recorder:
         self.tail_first = self.tail[0].first
         self._tail_events = kept
 
-    def _lead(self, batch: Batch) -> None:
+    def give_up(self) -> None:
+        """There will be no log, so that nobody may wait for more of it."""
+        self.closed = True
+        self._wake()
+        self._lead(None)
+
+    def _lead(self, batch: Batch | None) -> None:
         if self.followers:
             for follower in tuple(self.followers):
                 follower(batch)

@@ -45,8 +45,7 @@ class Subscription:
     def leave(self) -> None:
         """Stop reading; the last one to leave an attached run ends it. Twice is once."""
         self._quiet.stop()
-        if self._unfollow is not None:
-            self._unfollow()
+        self.unfollow()
         left, self._left = self._left, None
         if left is not None:
             left()
@@ -80,7 +79,10 @@ class Subscription:
             return None
         ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-        def told(batch: Batch) -> None:
+        def told(batch: Batch | None) -> None:
+            if batch is None:
+                unfollow()
+                return
             self.after = EventNumber(batch.end - 1)
             self.is_over = type(batch.events[-1]) is RunEnded
             try:
@@ -100,6 +102,11 @@ class Subscription:
         self._unfollow = unfollow
         recorder.followers.append(told)
         return ended
+
+    def unfollow(self) -> None:
+        """Be told no more; what comes is there to be read."""
+        if self._unfollow is not None:
+            self._unfollow()
 
     async def next(self, quiet_seconds: float | None = None) -> list[Batch]:
         """Wait for something new and take all of it, up to a page; with `quiet_seconds` for no longer than that.

@@ -106,38 +106,42 @@ class Supervisor:
         self._live[request.run] = live
         turn = self._lanes.join(live)
         subscription = live.subscribe()
-        creating = asyncio.get_running_loop().create_task(self._create(live, key))
+        live.creating = asyncio.get_running_loop().create_task(self._create(live, turn, key))
         if key is None and self._store_is_well:
             # The model is asked while the run is being saved. What it says is saved after that, and told after that.
             self._launch(live, turn)
         try:
-            reserved = await asyncio.shield(creating)
+            reserved = await asyncio.shield(live.creating)
         except asyncio.CancelledError:
+            # It is created all the same, and ends as one whose client has left.
+            live.creating.add_done_callback(partial(_notice_unsaved, live))
             subscription.leave()
             raise
-        except BaseException:
-            if live.task is not None:
-                await asyncio.wait([live.task])
-            self._forget(live)
-            raise
         if reserved is not None:
-            self._forget(live)
             return await self._replay(reserved.run, reserved.fingerprint, key)
-        if live.task is None:
-            self._launch(live, turn)
         if self._tracing is not None:
             self._tracing.follow(live)
         return Started(request.run, subscription, replayed=False)
 
-    async def _create(self, live: LiveRun, key: IdempotencyKey | None) -> Reserved | None:
+    async def _create(self, live: LiveRun, turn: asyncio.Future[None], key: IdempotencyKey | None) -> Reserved | None:
+        """Save a run, and see that it executes or is forgotten, whether or not somebody still waits for it."""
         try:
             reserved = await self._store.create_run(_record(live.request, live.created_at), key)
         except BaseException:
             # From now on nobody is asked before the run is saved, until one is.
             self._store_is_well = False
             live.withdraw()
+            if live.task is not None:
+                await asyncio.wait([live.task])
+            self._forget(live)
+            live.recorder.give_up()
             raise
         self._store_is_well = True
+        live.created.set()
+        if reserved is not None:
+            self._forget(live)
+        elif live.task is None:
+            self._launch(live, turn)
         return reserved
 
     def _launch(self, live: LiveRun, turn: asyncio.Future[None]) -> None:
@@ -190,6 +194,7 @@ class Supervisor:
         live.closing = True
         self._meter.upstream_closed(live, self._clock.monotonic())
         await live.recorder.land()
+        await live.created.wait()
         if live.withdrawn:
             return
         unsaved = await live.recorder.close(partial(_closing_events, live, outcome), outcome, live.request.input)
@@ -359,9 +364,9 @@ class Supervisor:
             await asyncio.wait(tasks, timeout=grace_seconds)
         for live in self.live_runs:
             live.interrupt(Cancelled(reason="shutdown"))
-        tasks = [live.task for live in self.live_runs if live.task is not None]
-        if tasks:
-            await asyncio.wait(tasks)
+        # One that is still being created has its task only after that.
+        while going := [task for live in self.live_runs if (task := live.task or live.creating) and not task.done()]:
+            await asyncio.wait(going)
 
     async def aclose(self) -> None:
         """Interrupt and save everything, and leave no task behind."""
@@ -385,6 +390,13 @@ def _closing_events(live: LiveRun, outcome: Outcome, transcript: Transcript) -> 
     # A message that was accepted and that no turn has seen is part of the conversation all the same (R13).
     unseen = [Steered(message=message) for message in steering]
     return [*close_interrupted(transcript, outcome, keep_open), *unseen]
+
+
+def _notice_unsaved(live: LiveRun, creating: "asyncio.Task[Reserved | None]") -> None:
+    """Nobody waits for it any more who could be told."""
+    error = None if creating.cancelled() else creating.exception()
+    if error is not None:
+        logger.warning("run %s could not be saved, and its client has left: %s", live.request.run, error)
 
 
 def _record(request: RunRequest, now: float) -> RunRecord:

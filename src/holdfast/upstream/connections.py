@@ -79,6 +79,10 @@ class Answer:
         self._connection = connection
         self._loop = asyncio.get_running_loop()
         self._parser = httptools.HttpResponseParser(self)
+        # As browsers and other clients do: a server that is not strict about what it writes can still be understood.
+        self._parser.set_dangerous_leniencies(
+            lenient_headers=True, lenient_optional_cr_before_lf=True, lenient_spaces_after_chunk_size=True
+        )
         self._head_bytes = 0
         self._pieces: list[bytes] = []
         self._unread_bytes = 0
@@ -131,7 +135,8 @@ class Answer:
     def release(self) -> None:
         """Nothing more is wanted: the connection is kept for the next call once the body has ended, if that is soon."""
         if self.is_over:
-            self._connection.keep(can_be_kept=self._can_be_kept)
+            # One that had to pause, because what comes behind the end of the stream was not read, would stay silent.
+            self._connection.keep(can_be_kept=self._can_be_kept and self._unread_bytes <= MAX_UNREAD_BYTES)
         elif self._failure is not None:
             self.cut()
         else:
@@ -155,7 +160,12 @@ class Answer:
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
-            self.fail(NotHttpError(str(error) or type(error).__name__))
+            if self.is_over:
+                # The answer is whole. What came behind it is not its business, nor the next one's.
+                self._wake()
+                self.cut()
+            else:
+                self.fail(NotHttpError(str(error) or type(error).__name__))
             return
         if not self.has_begun:
             self._head_bytes += len(data)
@@ -191,6 +201,11 @@ class Answer:
 
     # Below: called by the parser.
 
+    def on_message_begin(self) -> None:
+        """An answer; more than one was not asked for."""
+        if self.is_over:
+            raise NotHttpError("it answers twice")
+
     def on_header(self, name: bytes, value: bytes) -> None:
         """One header."""
         self.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
@@ -201,7 +216,8 @@ class Answer:
         if self.status < 200:
             return  # "Continue" and the like: the answer follows.
         self.has_begun = True
-        self._is_open_ended = "content-length" not in self.headers and "transfer-encoding" not in self.headers
+        chunked = self.headers.get("transfer-encoding", "").lower().endswith("chunked")
+        self._is_open_ended = "content-length" not in self.headers and not chunked
         self._can_be_kept = not self._is_open_ended and self._parser.should_keep_alive()
         encoding = self.headers.get("content-encoding", "identity").strip().lower()
         if encoding in _ZIPPED:
@@ -264,7 +280,6 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Part of the protocol."""
         self.transport = transport  # type: ignore[assignment]
-        self._pool.open.add(self)
 
     def data_received(self, data: bytes) -> None:
         """Part of the protocol."""
@@ -348,6 +363,8 @@ class Connections:
                 )
             except OSError as error:
                 raise NotConnectedError from error
+        # Not before: of a connection that is given up while it is being made uvloop tells the beginning but no end.
+        self.open.add(connection)
         return connection
 
     def close(self) -> None:

@@ -193,14 +193,17 @@ class HttpUpstream:
 
     def _head(self, accept: str) -> bytes:
         """A request up to its length, made once for all calls."""
-        headers = {
+        given = {
             "Content-Type": "application/json",
             "Accept": accept,
             "Accept-Encoding": "identity",  # a compressor on the way would hold tokens back
             "User-Agent": f"holdfast/{__version__}",
             **self._codec.headers(self._provider.api_key),
-            **self._provider.headers,
         }
+        own = {name.lower() for name in self._provider.headers}
+        # Each once, however the settings write its name: a server may take either of two, or refuse both.
+        headers = {name: value for name, value in given.items() if name.lower() not in own}
+        headers.update(self._provider.headers)
         lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
         try:
             encoded = lines.encode("latin-1")
@@ -211,7 +214,8 @@ class HttpUpstream:
                 f"The key or a header of providers.{self._provider.name} has a character that cannot be sent in a "
                 "header: a line break, or one that is not Latin-1."
             )
-        return self._connections.request_line + encoded
+        first, host = self._connections.request_line.splitlines(keepends=True)
+        return first + encoded if "host" in own else first + host + encoded
 
     async def _ask(self, call: ModelCall, deadline: float, *, stream: bool) -> Answer:
         """Post the call; an answer is 2xx, everything else is raised with its connection closed."""

@@ -320,3 +320,19 @@ async def test_a_connection_that_breaks_while_it_is_told_ends_its_stream_alone()
         assert reader.left == 1
         await log.say("three")
         assert log.recorder.failure is None
+
+
+@pytest.mark.parametrize("steps", range(6))
+async def test_a_sign_of_life_that_had_to_wait_keeps_its_place(steps: int) -> None:
+    """C7, P3: in front of what comes while it waits, the end too; it may have a number, and nothing follows the end."""
+    async with live_log(reader := DirectReader(), keepalive_seconds=0.02) as log:
+        await log.say("one")
+        reader.takes.clear()
+        await asyncio.sleep(0.05)
+        ending = asyncio.get_running_loop().create_task(log.end())
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        reader.takes.set()
+        await ending
+    assert reader.sent[-1]["more_body"] is False
+    assert reader.body.endswith(b"data: [DONE]\n\n")

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 
 import pytest
+import uvloop
 
 from holdfast.config import StreamSettings
 from holdfast.errors import ConfigError
@@ -155,6 +156,74 @@ async def test_a_body_that_cannot_be_unpacked_is_an_error(encoding: bytes) -> No
             await answer.read()
 
 
+@pytest.mark.parametrize(
+    "behind",
+    [
+        pytest.param(b"more than was promised", id="no http"),
+        pytest.param(b"HTTP/1.1 500 No\r\nContent-Length: 4\r\n\r\nevil", id="another answer"),
+        pytest.param(b"HTTP/1.1 500 No\r\nContent-Length: 4\r\n\r\nev", id="half of another answer"),
+    ],
+)
+async def test_what_comes_behind_an_answer_is_no_part_of_it_nor_of_the_next(behind: bytes) -> None:
+    """U1: the answer is the one that was asked for, and its connection is not used again."""
+    answer = OK + b"Content-Length: 3\r\n\r\n"
+    async with peer(answer + b"one" + behind, answer + b"two") as provider:
+        first = await provider.ask()
+        assert (first.status, await first.read(), await first.read()) == (200, b"one", b"")
+        first.release()
+        assert not provider.pool.idle
+        assert await provider.read() == b"two"
+        assert provider.made == 2
+
+
+async def test_what_comes_behind_an_end_that_was_waited_for_ends_the_connection() -> None:
+    """The connection is given back once."""
+    async with peer(CHUNKED + b"3\r\none\r\n") as provider:
+        answer = await provider.ask()
+        assert await answer.read() == b"one"
+        answer.release()
+        (connection,) = provider.pool.open
+        connection.data_received(b"0\r\n\r\n" + OK + b"Content-Length: 1\r\n\r\nx")
+        assert connection.transport.is_closing()
+        await asyncio.sleep(0.05)
+        assert (provider.open, len(provider.pool.idle), len(provider.pool.open)) == (0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        pytest.param(b"HTTP/1.1 200 OK\nContent-Length: 3\n\none", id="line feeds alone"),
+        pytest.param(CHUNKED + b"3  \r\none\r\n0\r\n\r\n", id="spaces behind a chunk's size"),
+        pytest.param(OK + b"X: a\x01b\r\nContent-Length: 3\r\n\r\none", id="a control character in a header"),
+        pytest.param(OK + b"Transfer-Encoding: identity\r\n\r\none", id="an encoding that is none"),
+    ],
+)
+async def test_a_server_that_is_not_strict_is_understood(answer: bytes) -> None:
+    async with peer(answer, closing=True) as provider:
+        assert await provider.read() == b"one"
+
+
+def test_a_connection_that_is_given_up_while_it_is_made_is_forgotten() -> None:
+    """U17: at whichever step; uvloop, which serves, tells less about such a connection than asyncio."""
+
+    async def give_up() -> int:
+        loop = asyncio.get_running_loop()
+        answer = OK + b"Content-Length: 3\r\n\r\none"
+        async with peer(*[answer] * 1000) as provider:
+            for step in range(200):
+                asking = loop.create_task(provider.ask())
+                for _ in range(step % 25):
+                    await asyncio.sleep(0)
+                asking.cancel()
+                await asyncio.wait([asking])
+                if not asking.cancelled():
+                    asking.result().cut()
+            await asyncio.sleep(0.05)
+            return len(provider.pool.open)
+
+    assert uvloop.run(give_up()) == 0
+
+
 async def test_bytes_that_nobody_asked_for_end_the_connection() -> None:
     async with peer(OK + b"Content-Length: 3\r\n\r\none") as provider:
         await provider.read()
@@ -210,6 +279,20 @@ async def test_nobody_listening_is_no_connection() -> None:
 def test_an_address_is_written_as_http_wants_it() -> None:
     pool = Connections("https://user@bücher.example:8443/a b/ü?api-version=1", connect_seconds=1.0)
     assert pool.request_line == (b"POST /a%20b/%C3%BC?api-version=1 HTTP/1.1\r\nHost: xn--bcher-kva.example:8443\r\n")
+
+
+def test_a_header_of_the_settings_stands_in_the_place_of_ours() -> None:
+    """Once, however its name is written, the host too: gateways are told by it where to go."""
+    headers = {"host": "behind.example", "authorization": "Bearer other", "X-Team": "a"}
+    known = Provider(
+        name="p", protocol="chat_completions", base_url="http://127.0.0.1:9", api_key="sk-1", headers=headers
+    )
+    head = HttpUpstream(known, known.make_codec(), StreamSettings())._stream_head
+    names = [line.partition(b":")[0].lower() for line in head.splitlines()[1:]]
+    assert len(set(names)) == len(names)
+    assert b"host: behind.example\r\n" in head
+    assert b"Bearer other" in head
+    assert b"sk-1" not in head
 
 
 @pytest.mark.parametrize("key", ["sk-1\r\nX-Admin: yes", "sk-\u0142", "sk-\0"])

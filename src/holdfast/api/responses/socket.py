@@ -18,8 +18,9 @@ from holdfast.api.responses.chain import Place, join_texts
 from holdfast.api.responses.create import compose, make_request, read_input
 from holdfast.api.responses.encode import ResponseEncoder
 from holdfast.api.responses.input import check_calls
-from holdfast.api.responses.resource import ECHO_CARRIED, ECHO_RESPONSE, ECHO_SYSTEM, envelope_of_live
+from holdfast.api.responses.resource import ECHO_CARRIED, ECHO_RESPONSE, ECHO_SYSTEM
 from holdfast.api.responses.schema import Wanted, parse_create
+from holdfast.api.responses.stored import find_envelope
 from holdfast.api.service import Service, service_of
 from holdfast.errors import HoldfastError, LimitReachedError, RequestError
 from holdfast.ids import CallId, make_session_id, response_id
@@ -110,9 +111,8 @@ class Connection:
         started = await self._start(request)
         transcript = Transcript()
         async with started.subscription as subscription:
-            live = self._service.supervisor.live(request.run)
-            assert live is not None, "a run that has just been started is live"
-            envelope = envelope_of_live(live, self._service.dialect.extras_key)
+            # The model was asked while the run was being saved: it may have ended by now.
+            envelope = await find_envelope(self._service, request.run)
             encoder = ResponseEncoder(envelope, self._service.clock.now, sse=False)
             if wanted.is_stored:
                 await self._service.store.evict_responses(self._service.settings.store.max_responses)
