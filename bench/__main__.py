@@ -48,7 +48,8 @@ async def interleaved(contenders: dict[str, Contender], rounds: int, measure: An
     for _ in range(rounds):
         for name, contender in contenders.items():
             try:
-                found[name].append(await measure(contender))
+                with contender.awake():
+                    found[name].append(await measure(contender))
             except OSError as error:
                 if name not in STARTS:
                     raise
@@ -63,12 +64,11 @@ def answered(figures: dict[str, float]) -> dict[str, float]:
 
 
 async def run(report: Report, quick: bool) -> None:
-    rounds = 3 if quick else 7
+    rounds = 3 if quick else 5
     with all_contenders() as contenders:
         provider, holdfast = contenders["direct"], contenders["holdfast"]
         servers = {name: c for name, c in contenders.items() if name != "direct"}
-        for contender in servers.values():
-            await figures.throughput(contender, 5, 200)
+        await interleaved(servers, 1, lambda contender: figures.throughput(contender, 5, 200))
         await measure_throughput(report, servers, rounds)
         await measure_latency(report, contenders, rounds)
         await measure_closing(report, servers, provider, 20 if quick else 60)

@@ -3,6 +3,7 @@
 import json
 import os
 import secrets
+import signal
 import socket
 import subprocess
 import sys
@@ -61,6 +62,7 @@ class Contender:
     prefix: str = ""
     """Goes before the model's name."""
     key: str = "k"
+    is_peer: bool = False
     model: str = ""
     """Of an agent that asks the model of its own configuration, whatever a request names."""
 
@@ -73,6 +75,22 @@ class Contender:
         session = secrets.token_hex(8)
         fields = {"messages": [{"role": "user", "content": f"{model} {session}"}], "session_id": session, **fields}
         return make_request(PATH, self.model, self.key, **fields)
+
+    @contextmanager
+    def awake(self) -> Iterator[None]:
+        """For a peer, which sleeps otherwise: some are busy on their own, and share a core with who is measured."""
+        if self.is_peer:
+            self.signal(signal.SIGCONT)
+        try:
+            yield
+        finally:
+            if self.is_peer:
+                self.signal(signal.SIGSTOP)
+
+    def signal(self, number: int) -> None:
+        """To the process and its children."""
+        for pid in (self.pid, *_children(self.pid)):
+            os.kill(pid, number)
 
     @property
     def cpu_seconds(self) -> float:
@@ -142,7 +160,7 @@ def holdfast(url: str, folder: Path) -> Iterator[Contender]:
 
 @contextmanager
 def all_contenders() -> Iterator[dict[str, Contender]]:
-    """Everything there is, running at once; idle processes cost nothing."""
+    """Everything there is, running at once; peers sleep unless they are `awake`."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         port = free_port()
@@ -165,6 +183,8 @@ def all_contenders() -> Iterator[dict[str, Contender]]:
                 print(f"{name} is left out, it did not start: {str(error).strip().splitlines()[-1]}", flush=True)
                 continue
             if _streams_through(peer):
+                peer.is_peer = True
+                peer.signal(signal.SIGSTOP)
                 found[name] = peer
             else:
                 print(f"{name} is left out: its answer did not come whole and token by token", flush=True)
