@@ -132,11 +132,11 @@ class EventStream(Response):
             False: there is something to catch up with first.
         """
         subscription, encode, clock = self._subscription, self._encoder.encode, asyncio.get_running_loop().time
-        unsent: list[Begun] = []
+        unsent: list[Sending] = []
 
         def begin(data: bytes) -> bool:
             self._shown_at = clock()
-            sending = Begun(send({"type": "http.response.body", "body": data, "more_body": not subscription.is_over}))
+            sending = Sending(send({"type": "http.response.body", "body": data, "more_body": not subscription.is_over}))
             if not sending.is_over:
                 unsent.append(sending)
             return sending.is_over
@@ -162,8 +162,8 @@ class EventStream(Response):
         return True
 
 
-class Begun:
-    """A coroutine that was run as far as it goes without waiting. Awaiting it runs the rest."""
+class Sending:
+    """A call of `send` that was run as far as it goes without waiting. Awaiting it runs the rest."""
 
     __slots__ = ("_coroutine", "_waits_for", "is_over")
 

@@ -47,7 +47,7 @@ async def begin_run(
 
     Raises:
         RequestError: not now, not this way, or the key was used with another body.
-        StoreUnavailableError: it could not be saved; nothing was run.
+        StoreUnavailableError: it could not be saved; nothing of it is told, and no tool was run.
     """
     started = await _start_or_attach(service, request, wanted, fingerprint)
     try:

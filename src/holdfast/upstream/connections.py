@@ -174,11 +174,7 @@ class Answer:
             return
         if self._unread_bytes > MAX_UNREAD_BYTES:
             self._connection.transport.pause_reading()
-        waiter = self._waiter
-        if waiter is not None:
-            self._waiter = None
-            if not waiter.done():
-                waiter.set_result(None)
+        self._wake()
 
     def lose(self, error: Exception | None) -> None:
         """The connection is gone."""
