@@ -19,7 +19,7 @@ from holdfast.events import (
     UpstreamRetried,
 )
 from holdfast.messages import AssistantMessage, user_says
-from holdfast.testing import HurriedClock, ScriptedProvider
+from holdfast.testing import HurriedClock, ScriptedProvider, stream
 from holdfast.upstream.fold import TurnFold
 from holdfast.upstream.port import ModelCall, Upstream
 from holdfast.upstream.providers import Provider
@@ -81,7 +81,7 @@ async def hear(upstream: Upstream, call: ModelCall = CALL, *, seconds: float = 1
     heard = Heard()
     async with asyncio.timeout(seconds):
         try:
-            async with aclosing(upstream.stream(call)) as batches:
+            async with aclosing(stream(upstream, call)) as batches:
                 async for batch in batches:
                     heard.batches.append(batch)
         except UpstreamError as error:

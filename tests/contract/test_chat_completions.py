@@ -1,7 +1,6 @@
 """C: POST /v1/chat/completions, as clients see it."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +32,7 @@ from holdfast.store.memory import MemoryStore
 from holdfast.store.records import RunFilter, SessionRecord
 from holdfast.testing import Fault, Reply, ScriptedCall, ScriptedUpstream, says, tool_call
 from holdfast.testing.upstream import Step
-from holdfast.upstream.port import ModelCall
+from holdfast.upstream.port import Listener, ModelCall, say
 from tests.serving import CHAT, KEY, World, asking, serving, serving_parts
 
 WEATHER = {
@@ -241,8 +240,8 @@ async def test_a_provider_that_fails_after_text_leaves_the_text_in_the_error() -
 class BrokenUpstream:
     """A model whose code has a bug."""
 
-    async def stream(self, call: ModelCall) -> AsyncGenerator[Sequence[Delta], None]:
-        yield []
+    async def ask(self, call: ModelCall, listener: Listener) -> None:
+        await say(listener, [])
         raise ValueError("a bug in the agent")
 
     async def aclose(self) -> None:

@@ -15,7 +15,7 @@ from holdfast.config import ModelSettings, Protocol, Settings, StreamSettings
 from holdfast.errors import ProviderRefusedError, StreamStalledError, TransportLostError
 from holdfast.events import Answered, Delta, ReasoningAdded, TextAdded, ToolCallBegan, UpstreamRetried
 from holdfast.messages import AssistantMessage, Finish, Reasoning, Text, ToolCall, Usage, user_says
-from holdfast.testing import Fault, FaultName, HurriedClock, RecordedRequest, Reply, ScriptedProvider, tool_call
+from holdfast.testing import Fault, FaultName, HurriedClock, RecordedRequest, Reply, ScriptedProvider, stream, tool_call
 from holdfast.upstream.port import ModelCall
 from holdfast.upstream.providers import Provider
 from holdfast.upstream.router import ModelRouter
@@ -112,7 +112,7 @@ async def test_words_are_delivered_one_by_one_as_they_come(protocol: Protocol) -
     """U5: in order, at once; each word is heard while the provider is still silent about the next."""
     reply = replace(STORY, hold_after=1)
     async with ScriptedProvider([reply]) as provider, asking(provider, protocol) as upstream:
-        async with aclosing(upstream.stream(CALL)) as batches:
+        async with aclosing(stream(upstream, CALL)) as batches:
             assert await next_delta(batches) == TextAdded(text="One ")
             provider.requests[0].release()
             rest = [delta async for batch in batches for delta in batch]
@@ -473,7 +473,7 @@ async def test_a_slow_reader_does_not_make_a_stream_stalled(protocol: Protocol) 
     async with ScriptedProvider([replace(STORY, delay_seconds=0.01)]) as provider:
         async with asking(provider, protocol, replace(QUICK, retries=0, stall_seconds=0.5)) as upstream:
             heard = Heard()
-            async with aclosing(upstream.stream(CALL)) as batches:
+            async with aclosing(stream(upstream, CALL)) as batches:
                 async for batch in batches:
                     heard.batches.append(batch)
                     if heard.text == "One ":
@@ -546,7 +546,7 @@ async def leave(protocol: Protocol, reply: Reply, heard_first: bool) -> float:
         got = asyncio.Event()
 
         async def listen() -> None:
-            async with aclosing(upstream.stream(CALL)) as batches:
+            async with aclosing(stream(upstream, CALL)) as batches:
                 async for batch in batches:
                     if any(isinstance(delta, TextAdded | ReasoningAdded) for delta in batch):
                         got.set()
@@ -587,7 +587,7 @@ async def test_cancelling_a_call_closes_its_connection_at_once(
 async def test_closing_the_stream_between_two_batches_closes_its_connection(protocol: Protocol) -> None:
     """U17: nobody awaits anything; the reader just stops."""
     async with ScriptedProvider([FLOWING]) as provider, asking(provider, protocol) as upstream:
-        async with aclosing(upstream.stream(CALL)) as batches:
+        async with aclosing(stream(upstream, CALL)) as batches:
             await next_delta(batches)
             left_at = time.monotonic()
         assert await provider.requests[0].closed() - left_at < CLOSED_SECONDS

@@ -6,7 +6,6 @@ outcome, unless whoever runs it cancels it. Sits on the ports to models and tool
 
 from collections import deque
 from collections.abc import Sequence
-from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any, Protocol, assert_never
 
@@ -19,6 +18,7 @@ from holdfast.events import (
     ApprovalAnswered,
     ApprovalAsked,
     ArgumentsAdded,
+    Delta,
     Event,
     ReasoningAdded,
     Steered,
@@ -78,8 +78,12 @@ class Controls:
     """A tool or a person is being waited for, under a time limit of its own: the idle limit does not apply."""
 
 
+class _EnoughError(Exception):
+    """The model has said more than it may."""
+
+
 class Loop:
-    """One run of the agent."""
+    """One run of the agent. It listens to the model itself."""
 
     def __init__(
         self, agent: Agent, request: RunRequest, history: Sequence[Message], controls: Controls, telling: Telling
@@ -91,7 +95,10 @@ class Loop:
         self._messages = pair_results(history, request.input)
         self._client_tools = {tool.name for tool in request.client_tools}
         self._tool_calls = 0
+        self._fold = TurnFold()
+        """What the model has said in this turn."""
         self._output_bytes = 0
+        self._max_output_bytes = agent.limits.max_output_bytes
         self._has_text = False
         self._ended: Outcome | None = None
 
@@ -103,11 +110,11 @@ class Loop:
             if turn == max_turns:
                 return Incomplete(reason="max_turns")
             self._take_steering()
-            fold = TurnFold()
-            await self._model_turn(turn, fold)
+            self._fold = TurnFold()
+            await self._model_turn(turn)
             turn += 1
             if self._ended is None:
-                await self._after_turn(fold)
+                await self._after_turn(self._fold)
         return self._ended
 
     def _tell(self, *events: Event) -> None:
@@ -120,36 +127,42 @@ class Loop:
             self._messages.extend(messages)
             self._tell(*(Steered(message=message) for message in messages))
 
-    async def _model_turn(self, turn: int, fold: TurnFold) -> None:
+    async def _model_turn(self, turn: int) -> None:
         """Ask the model once and tell what it says."""
-        telling, max_output_bytes = self._telling, self._agent.limits.max_output_bytes
         self._tell(TurnStarted(turn=turn, model=self._request.model))
+        fold = self._fold
         try:
-            async with aclosing(self._agent.upstream.stream(self._call(turn))) as deltas:
-                async for batch in deltas:
-                    for delta in batch:
-                        fold.add(delta)
-                        kind = type(delta)
-                        if kind is TextAdded or kind is ArgumentsAdded or kind is ReasoningAdded:
-                            self._output_bytes += len(delta.text)  # type: ignore[union-attr]
-                    telling.tell(batch)
-                    if telling.is_full:
-                        await telling.settle()
-                    if self._output_bytes > max_output_bytes:
-                        self._ended = Incomplete(
-                            reason="max_output_tokens",
-                            message=f"The run reached the server's limit of {max_output_bytes} bytes of output "
-                            "(limits.max_output_bytes).",
-                        )
-                        self._tell(*cut_turn(turn, fold, "output limit", "Output limit reached"))
-                        return
+            await self._agent.upstream.ask(self._call(turn), self)
+        except _EnoughError:
+            limit = self._max_output_bytes
+            self._ended = Incomplete(
+                reason="max_output_tokens",
+                message=f"The run reached the server's limit of {limit} bytes of output (limits.max_output_bytes).",
+            )
+            self._tell(*cut_turn(turn, fold, "output limit", "Output limit reached"))
         except UpstreamError as error:
             closing = cut_turn(turn, fold, error.message, "Stream stalled")
             has_text = self._has_text or fold.has_text or any(isinstance(event, TextAdded) for event in closing)
             self._ended = outcome_of_failure(error, has_text=has_text)
             self._tell(*closing)
-            return
         self._has_text = self._has_text or fold.has_text
+
+    def hear(self, deltas: Sequence[Delta]) -> bool:
+        """What the model says. Part of `Listener`, as is the next."""
+        fold = self._fold
+        for delta in deltas:
+            fold.add(delta)
+            kind = type(delta)
+            if kind is TextAdded or kind is ArgumentsAdded or kind is ReasoningAdded:
+                self._output_bytes += len(delta.text)  # type: ignore[union-attr]
+        self._telling.tell(deltas)
+        if self._output_bytes > self._max_output_bytes:
+            raise _EnoughError
+        return not self._telling.is_full
+
+    async def catch_up(self) -> None:
+        """Wait until what was told is durable."""
+        await self._telling.settle()
 
     def _call(self, turn: int) -> ModelCall:
         request, agent = self._request, self._agent

@@ -7,7 +7,7 @@ from holdfast.testing.chaos import CHAOS_MODELS, chaos_reply, chaos_responder
 from holdfast.testing.clock import HurriedClock, ManualClock
 from holdfast.testing.faults import FAULTS, Fault, FaultName, parse_fault
 from holdfast.testing.provider import RecordedRequest, ScriptedProvider
-from holdfast.testing.upstream import ScriptedUpstream, says
+from holdfast.testing.upstream import ScriptedUpstream, says, stream
 from holdfast.testing.wire import Reply, ScriptedCall, tool_call
 
 __all__ = [
@@ -26,5 +26,6 @@ __all__ = [
     "chaos_responder",
     "parse_fault",
     "says",
+    "stream",
     "tool_call",
 ]

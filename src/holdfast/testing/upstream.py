@@ -10,10 +10,10 @@ from collections.abc import AsyncGenerator, Iterable, Sequence
 from holdfast.errors import UpstreamError
 from holdfast.events import Answered, Delta, TextAdded
 from holdfast.messages import Usage
-from holdfast.upstream.port import ModelCall
+from holdfast.upstream.port import Listener, ModelCall, Upstream, say
 
 Step = Sequence[Delta] | UpstreamError | asyncio.Event | float
-"""A batch to yield, an error to raise, an event to wait for, or seconds to wait. A turn that ends without
+"""A batch to say, an error to raise, an event to wait for, or seconds to wait. A turn that ends without
 `Answered` or an error just ends, as no real upstream does."""
 Turn = Iterable[Step] | UpstreamError
 
@@ -74,7 +74,7 @@ class ScriptedUpstream:
                 await self._changed.wait()
         return self.calls[count - 1]
 
-    async def stream(self, call: ModelCall) -> AsyncGenerator[Sequence[Delta], None]:
+    async def ask(self, call: ModelCall, listener: Listener) -> None:
         """Play the next turn."""
         self.calls.append(call)
         self._changed.set()
@@ -95,7 +95,7 @@ class ScriptedUpstream:
                     case float() | int():
                         await asyncio.sleep(step)
                     case _:
-                        yield step
+                        await say(listener, step)
             whole = True
         finally:
             self.open_streams -= 1
@@ -105,3 +105,38 @@ class ScriptedUpstream:
     async def aclose(self) -> None:
         """Note that it was closed."""
         self.is_closed = True
+
+
+class _Reader:
+    """A listener that hears a batch only when somebody reads it."""
+
+    def __init__(self) -> None:
+        self.batches: asyncio.Queue[Sequence[Delta] | None] = asyncio.Queue()
+
+    def hear(self, deltas: Sequence[Delta]) -> bool:
+        self.batches.put_nowait(deltas)
+        return False
+
+    async def catch_up(self) -> None:
+        await self.batches.join()
+
+
+async def stream(upstream: Upstream, call: ModelCall) -> AsyncGenerator[Sequence[Delta], None]:
+    """An answer as a stream of batches, for whoever wants to look between two of them; closing it ends the call."""
+    reader = _Reader()
+
+    async def ask() -> None:
+        try:
+            await upstream.ask(call, reader)
+        finally:
+            reader.batches.put_nowait(None)
+
+    asking = asyncio.get_running_loop().create_task(ask())
+    try:
+        while (batch := await reader.batches.get()) is not None:
+            yield batch
+            reader.batches.task_done()
+        await asking
+    finally:
+        asking.cancel()
+        await asyncio.wait([asking])

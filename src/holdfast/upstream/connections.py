@@ -54,6 +54,7 @@ class Answer:
         "_connection",
         "_failure",
         "_head_bytes",
+        "_hear",
         "_is_open_ended",
         "_loop",
         "_parser",
@@ -91,7 +92,8 @@ class Answer:
         """Only the end of the connection ends the body."""
         self._can_be_kept = False
         self._failure: Exception | None = None
-        self._waiter: asyncio.Future[None] | None = None
+        self._hear: Callable[[bytes], bool] | None = None
+        self._waiter: asyncio.Future[bool] | None = None
         self._parting: asyncio.TimerHandle | None = None
 
     @property
@@ -125,6 +127,36 @@ class Answer:
                 return b""
             self._waiter = self._loop.create_future()
             await self._waiter
+        return self._take_pieces()
+
+    async def follow(self, hear: Callable[[bytes], bool]) -> bool:
+        """Have the body told, piece by piece, in the very step in which each piece comes: no task is woken for it.
+
+        Args:
+            hear: takes a piece; must not wait. False: no more for now. What it raises is raised here.
+
+        Returns:
+            The body has ended as it should; False: `hear` wanted no more of it.
+
+        Raises:
+            AnswerCutError, NotHttpError: it has not ended so; everything that came before was told first.
+            Exception: what `fail` was called with.
+        """
+        self._hear = hear
+        try:
+            while not self._pieces or hear(self._take_pieces()):
+                if self._failure is not None:
+                    raise self._failure
+                if self.is_over:
+                    return True
+                self._waiter = self._loop.create_future()
+                if not await self._waiter:
+                    break
+        finally:
+            self._hear = None
+        return False
+
+    def _take_pieces(self) -> bytes:
         data = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
         self._pieces = []
         if self._unread_bytes > MAX_UNREAD_BYTES:
@@ -172,9 +204,22 @@ class Answer:
             if self._head_bytes > MAX_HEAD_BYTES:
                 self.fail(NotHttpError("its headers do not end"))
             return
-        if self._unread_bytes > MAX_UNREAD_BYTES:
-            self._connection.transport.pause_reading()
-        self._wake()
+        hear = self._hear
+        if hear is None:
+            if self._unread_bytes > MAX_UNREAD_BYTES:
+                self._connection.transport.pause_reading()
+            self._wake()
+            return
+        if self._pieces:
+            pieces, self._pieces, self._unread_bytes = self._pieces, [], 0
+            try:
+                if not hear(pieces[0] if len(pieces) == 1 else b"".join(pieces)):
+                    self._hear = None
+                    self._wake(wants_more=False)
+            except Exception as error:
+                self._failure = error
+        if self.is_over or self._failure is not None:
+            self._wake()
 
     def lose(self, error: Exception | None) -> None:
         """The connection is gone."""
@@ -190,10 +235,10 @@ class Answer:
             self._failure = AnswerCutError()
         self._wake()
 
-    def _wake(self) -> None:
+    def _wake(self, *, wants_more: bool = True) -> None:
         waiter, self._waiter = self._waiter, None
         if waiter is not None and not waiter.done():
-            waiter.set_result(None)
+            waiter.set_result(wants_more)
 
     # Below: called by the parser.
 

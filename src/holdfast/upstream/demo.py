@@ -5,7 +5,7 @@ Implements `Upstream` beside the HTTP one. What it says is `demo_script`'s; here
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import msgspec
@@ -14,7 +14,7 @@ from holdfast.events import Answered, ArgumentsAdded, Delta, ReasoningAdded, Tex
 from holdfast.ids import make_call_id
 from holdfast.messages import Finish, Usage
 from holdfast.upstream.demo_script import DemoTurn, count_input_tokens, make_turn
-from holdfast.upstream.port import ModelCall
+from holdfast.upstream.port import Listener, ModelCall, say
 
 DEMO_MODEL: Final = "demo"
 WORD_SECONDS: Final = 0.012
@@ -28,7 +28,7 @@ class DemoUpstream:
     def __init__(self, word_seconds: float = WORD_SECONDS) -> None:
         self._word_seconds = word_seconds
 
-    async def stream(self, call: ModelCall) -> AsyncGenerator[Sequence[Delta], None]:
+    async def ask(self, call: ModelCall, listener: Listener) -> None:
         """Think, speak, call tools."""
         turn = make_turn(call)
         text, finish = _cut_at_stop(turn.text, call.options.stop)
@@ -42,11 +42,11 @@ class DemoUpstream:
                 produced += 1
             reasoned += isinstance(delta, ReasoningAdded)
             await asyncio.sleep(self._word_seconds * turn.pace)
-            yield [delta]
+            await say(listener, [delta])
         else:
             finish = "tool_calls" if turn.calls else finish
         usage = Usage(input_tokens=count_input_tokens(call), output_tokens=produced, reasoning_tokens=reasoned)
-        yield [Answered(finish=finish, model=DEMO_MODEL, usage=usage)]
+        await say(listener, [Answered(finish=finish, model=DEMO_MODEL, usage=usage)])
 
     async def aclose(self) -> None:
         """Nothing to close."""

@@ -3,8 +3,7 @@
 The router puts it on top of its single models; opens no connection.
 """
 
-from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import aclosing
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import msgspec
@@ -12,7 +11,7 @@ import msgspec
 from holdfast.errors import ProviderRefusedError, UpstreamError
 from holdfast.events import Delta, FellBack
 from holdfast.upstream.failures import CONTEXT_LENGTH_EXCEEDED
-from holdfast.upstream.port import ModelCall, Upstream
+from holdfast.upstream.port import Listener, ModelCall, Upstream, say
 from holdfast.upstream.retry import is_visible
 
 _BAD_REQUESTS: Final = frozenset({400, 413, 422})
@@ -34,23 +33,21 @@ class FallbackUpstream:
         self._inner = inner
         self._fallbacks_of = fallbacks_of
 
-    def stream(self, call: ModelCall) -> AsyncGenerator[Sequence[Delta], None]:
+    async def ask(self, call: ModelCall, listener: Listener) -> None:
         """Ask one model after the other until one has something to show."""
         fallbacks = self._fallbacks_of(call.model)
-        return self._stream_any(call, (call.model, *fallbacks)) if fallbacks else self._inner.stream(call)
-
-    async def _stream_any(self, call: ModelCall, models: Sequence[str]) -> AsyncGenerator[Sequence[Delta], None]:
+        if not fallbacks:
+            await self._inner.ask(call, listener)
+            return
+        models = (call.model, *fallbacks)
         first: UpstreamError | None = None
         for place, model in enumerate(models):
-            delivered = False
+            heard = _Heard(listener)
             try:
-                async with aclosing(self._inner.stream(msgspec.structs.replace(call, model=model))) as batches:
-                    async for batch in batches:
-                        delivered = delivered or is_visible(batch)
-                        yield batch
+                await self._inner.ask(msgspec.structs.replace(call, model=model), heard)
                 return
             except UpstreamError as error:
-                if delivered:
+                if heard.has_delivered:
                     raise
                 first = first or error
                 if place + 1 == len(models) or not is_worth_another_model(error):
@@ -58,8 +55,23 @@ class FallbackUpstream:
                         raise
                     raise first from error
                 message = error.message
-            yield [FellBack(from_model=model, to_model=models[place + 1], error=message)]
+            await say(listener, [FellBack(from_model=model, to_model=models[place + 1], error=message)])
 
     async def aclose(self) -> None:
         """Close the inner one."""
         await self._inner.aclose()
+
+
+class _Heard:
+    """Notes whether there was something to show."""
+
+    __slots__ = ("_listener", "catch_up", "has_delivered")
+
+    def __init__(self, listener: Listener) -> None:
+        self._listener = listener
+        self.has_delivered = False
+        self.catch_up = listener.catch_up
+
+    def hear(self, deltas: Sequence[Delta]) -> bool:
+        self.has_delivered = self.has_delivered or is_visible(deltas)
+        return self._listener.hear(deltas)

@@ -9,7 +9,8 @@ import asyncio
 import os
 import socket
 import ssl
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import Callable
+from functools import partial
 from typing import Final, Protocol, TypeVar, runtime_checkable
 from urllib.parse import urlsplit
 
@@ -26,7 +27,7 @@ from holdfast.errors import (
     TransportLostError,
     UpstreamError,
 )
-from holdfast.events import Answered, Delta, UpstreamRetried
+from holdfast.events import Delta, UpstreamRetried
 from holdfast.upstream.codec import Codec, Decoder
 from holdfast.upstream.connections import (
     Answer,
@@ -37,14 +38,11 @@ from holdfast.upstream.connections import (
     NotHttpError,
     make_tls,
 )
-from holdfast.upstream.port import ModelCall
+from holdfast.upstream.port import Listener, ModelCall, say
 from holdfast.upstream.providers import Provider
+from holdfast.upstream.reading import AFTER_FINISH_SECONDS, Reading, named
 from holdfast.upstream.watchdog import Watchdog
 
-AFTER_FINISH_SECONDS: Final = 5.0
-"""How long the terminator and the usage may take once the finish reason has come. The answer is whole without them."""
-MAX_KEPT_READS: Final = 64
-"""How much of a stream is kept to be read again in its other form (U11); a protocol error comes early or never."""
 MAX_ERROR_BYTES: Final = 64 * 1024
 MAX_ANSWER_BYTES: Final = 64 * 1024 * 1024
 
@@ -81,6 +79,8 @@ class HttpUpstream:
         self._unable_to_stream: set[str] = set()
         """Models that said so; they are not asked again while the process lives."""
         self._who = f"{provider.name} ({provider.host})"
+        self._silence = f"{self._who} sent nothing for {settings.stall_seconds:g} seconds."
+        self._late = f"{self._who} did not begin to answer in time."
         self._connections = Connections(
             f"{provider.base_url}/{codec.path.lstrip('/')}",
             connect_seconds=settings.connect_seconds,
@@ -89,12 +89,11 @@ class HttpUpstream:
         self._stream_head = self._head("text/event-stream")
         self._plain_head = self._head("application/json")
 
-    async def stream(self, call: ModelCall) -> AsyncGenerator[Sequence[Delta], None]:
-        """Ask, and yield what each read brings; a model that cannot stream is asked for a plain answer (U10)."""
+    async def ask(self, call: ModelCall, listener: Listener) -> None:
+        """Ask, and tell what each read brings; a model that cannot stream is asked for a plain answer (U10)."""
         call = self._own(call)
-        settings = self._settings
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + settings.first_byte_seconds
+        deadline = loop.time() + self._settings.first_byte_seconds
         answer = None
         if call.model not in self._unable_to_stream:
             try:
@@ -102,61 +101,47 @@ class HttpUpstream:
             except StreamingUnsupportedError as error:
                 self._unable_to_stream.add(call.model)
                 told = error.message
-                yield [UpstreamRetried(model=self._name(call), attempt=1, error=told, wait_seconds=0.0)]
+                await say(listener, [UpstreamRetried(model=self._name(call), attempt=1, error=told, wait_seconds=0.0)])
         if answer is None:
-            yield await self._ask_plainly(call)
+            await say(listener, await self._ask_plainly(call))
             return
-        watchdog = Watchdog(answer, deadline - loop.time(), self._late())
-        whole = False
+        watchdog = Watchdog(answer, deadline - loop.time(), self._late)
+        reading = self._reading(call, listener, watchdog)
         try:
             if answer.content_type.endswith("json"):
                 # Asked to stream, and it answered in one piece; that is an answer too.
                 deltas = self._parse_answer(await self._read_whole(answer, watchdog), call)
-                whole = True
-                yield deltas
+                reading.is_whole = True
+                await say(listener, deltas)
                 return
-            decoder = self._codec.make_decoder(call)
-            lenient = self._lenient
-            kept: list[bytes] = []
-            frames = 0
-            while True:
-                lost: UpstreamError | None = None
+            while not reading.is_over:
                 watchdog.is_waiting = True
                 try:
-                    data = await answer.read()
+                    if await answer.follow(reading.take):
+                        reading.end(None)
                 except _LOST as error:
-                    lost, data = self._lost(error), b""
-                watchdog.is_waiting = False
-                over = lost is not None or not data
-                deltas, failure = _advance(decoder, data, over=over)
-                if lenient is not None:
-                    kept.append(data)
-                    if not deltas and isinstance(failure, ProtocolError):
-                        decoder = lenient.make_lenient_decoder(call)
-                        deltas, failure = _advance(decoder, b"".join(kept), over=over)
-                        lenient = None
-                    elif deltas or len(kept) == MAX_KEPT_READS:
-                        lenient = None
-                if deltas or decoder.frames != frames:
-                    if decoder.done:
-                        whole = failure is None and lost is None
-                        deltas = self._named(deltas, call)
-                    elif decoder.finished:
-                        watchdog.allow(min(AFTER_FINISH_SECONDS, settings.stall_seconds), self._silence())
-                    elif frames == 0:
-                        watchdog.allow(settings.stall_seconds, self._silence())
-                    frames = decoder.frames
-                    yield deltas
+                    reading.end(self._lost(error))
+                if not reading.is_over:
+                    watchdog.is_waiting = False
+                    await listener.catch_up()
                     watchdog.heard_at = loop.time()
-                if failure is not None:
-                    if lost is not None and isinstance(failure, TransportLostError):
-                        raise lost
-                    raise self._refused(failure)
-                if decoder.done:
-                    return
+            if reading.failure is not None:
+                raise self._refused(reading.failure)
         finally:
             watchdog.close()
-            self._part(answer, whole=whole)
+            self._part(answer, whole=reading.is_whole)
+
+    def _reading(self, call: ModelCall, listener: Listener, watchdog: Watchdog) -> Reading:
+        lenient = self._lenient
+        return Reading(
+            self._codec.make_decoder(call),
+            listener,
+            watchdog,
+            model=self._name(call),
+            stall_seconds=self._settings.stall_seconds,
+            silence=self._silence,
+            make_lenient=partial(lenient.make_lenient_decoder, call) if lenient is not None else None,
+        )
 
     async def aclose(self) -> None:
         """Drop every connection."""
@@ -168,7 +153,7 @@ class HttpUpstream:
         patience_seconds = max(self._settings.first_byte_seconds, self._settings.stall_seconds)
         deadline = asyncio.get_running_loop().time() + patience_seconds
         answer = await self._ask(call, deadline, stream=False)
-        watchdog = Watchdog(answer, self._settings.stall_seconds, self._silence())
+        watchdog = Watchdog(answer, self._settings.stall_seconds, self._silence)
         whole = False
         try:
             deltas = self._parse_answer(await self._read_whole(answer, watchdog), call)
@@ -184,12 +169,6 @@ class HttpUpstream:
 
     def _name(self, call: ModelCall) -> str:
         return f"{self._provider.name}/{call.model}"
-
-    def _silence(self) -> str:
-        return f"{self._who} sent nothing for {self._settings.stall_seconds:g} seconds."
-
-    def _late(self) -> str:
-        return f"{self._who} did not begin to answer in time."
 
     def _head(self, accept: str) -> bytes:
         """A request up to its length, made once for all calls."""
@@ -226,7 +205,7 @@ class HttpUpstream:
                 answer = await self._connections.ask(b"%sContent-Length: %d\r\n\r\n%s" % (head, len(body), body))
         except TimeoutError:
             if patience.expired():
-                raise StreamStalledError(self._late()) from None
+                raise StreamStalledError(self._late) from None
             seconds = self._settings.connect_seconds
             raise StreamStalledError(f"No connection to {self._who} within {seconds:g} seconds.") from None
         except (NotConnectedError, NoAnswerError, NotHttpError) as error:
@@ -236,7 +215,7 @@ class HttpUpstream:
         return answer
 
     async def _error_of(self, answer: Answer) -> UpstreamError:
-        watchdog = Watchdog(answer, AFTER_FINISH_SECONDS, self._silence())
+        watchdog = Watchdog(answer, AFTER_FINISH_SECONDS, self._silence)
         body = b""
         try:
             while len(body) < MAX_ERROR_BYTES and (data := await answer.read()):
@@ -262,7 +241,7 @@ class HttpUpstream:
     async def _read_whole(self, answer: Answer, watchdog: Watchdog) -> bytes:
         pieces: list[bytes] = []
         size = 0
-        watchdog.allow(self._settings.stall_seconds, self._silence())
+        watchdog.allow(self._settings.stall_seconds, self._silence)
         try:
             while data := await answer.read():
                 pieces.append(data)
@@ -276,16 +255,9 @@ class HttpUpstream:
 
     def _parse_answer(self, body: bytes, call: ModelCall) -> list[Delta]:
         try:
-            return self._named(self._codec.parse_answer(body, call), call)
+            return named(self._codec.parse_answer(body, call), self._name(call))
         except UpstreamError as error:
             raise self._refused(error) from None
-
-    def _named(self, deltas: Sequence[Delta], call: ModelCall) -> list[Delta]:
-        """What the answer is called: the name by which it was asked for, whatever alias the provider reports."""
-        name = self._name(call)
-        return [
-            msgspec.structs.replace(delta, model=name) if isinstance(delta, Answered) else delta for delta in deltas
-        ]
 
     def _refused(self, error: UpstreamError) -> UpstreamError:
         """An error that came inside a 2xx answer."""
@@ -333,14 +305,3 @@ class HttpUpstream:
             answer.release()
         else:
             answer.cut()
-
-
-def _advance(decoder: Decoder, data: bytes, *, over: bool) -> tuple[list[Delta], UpstreamError | None]:
-    """What these bytes, and the end of the body if it is over, add; and whether it failed."""
-    deltas = decoder.feed(data)
-    if over and not decoder.done and decoder.failure is None:
-        try:
-            deltas += decoder.end()
-        except UpstreamError as error:
-            return deltas, error
-    return deltas, decoder.failure

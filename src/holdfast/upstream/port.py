@@ -1,10 +1,10 @@
-"""The port to a model: a call goes in, batches of deltas come out.
+"""The port to a model: a call goes in, batches of deltas are heard.
 
 Implementations are HTTP, the built-in demo model and the scripted one for tests; wrappers add retries and fallback.
 Sits on the vocabulary; knows no run, no store and no HTTP surface.
 """
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal, Protocol
 
 import msgspec
@@ -64,14 +64,26 @@ class ModelCall(msgspec.Struct, frozen=True, kw_only=True):
     options: Options = Options()
 
 
+class Listener(Protocol):
+    """Who hears an answer. Called for every token, so that it is a plain call, in the step in which the token came."""
+
+    def hear(self, deltas: Sequence[Delta]) -> bool:
+        """Take what came. False: no more, please, before `catch_up` has been awaited. What it raises ends the call."""
+        ...
+
+    async def catch_up(self) -> None:
+        """Wait until more may be said."""
+        ...
+
+
 class Upstream(Protocol):
     """Something that answers model calls."""
 
-    def stream(self, call: ModelCall) -> AsyncGenerator[Sequence[Delta], None]:
-        """Ask, and yield what comes: a batch per socket read, `Answered` last.
+    async def ask(self, call: ModelCall, listener: Listener) -> None:
+        """Ask, and let the listener hear what comes: a batch per socket read, `Answered` last. Then the call is over.
 
         A batch may be empty: something came that carries no delta, and it still counts as activity (U7).
-        Closing the generator, or cancelling whoever awaits it, closes the connection at once (U17).
+        Cancelling whoever awaits it closes the connection at once (U17).
 
         Raises:
             UpstreamError: the call failed, before or after deltas; a stream without its end is TransportLostError.
@@ -81,3 +93,9 @@ class Upstream(Protocol):
     async def aclose(self) -> None:
         """Release connections kept for later calls."""
         ...
+
+
+async def say(listener: Listener, deltas: Sequence[Delta]) -> None:
+    """Let the listener hear something, at its own pace."""
+    if not listener.hear(deltas):
+        await listener.catch_up()

@@ -4,8 +4,7 @@ Wraps one model's upstream. Once a content delta has been handed on, every error
 the injected clock only; opens no connection.
 """
 
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
+from collections.abc import Sequence
 from random import Random
 from typing import Final
 
@@ -14,7 +13,7 @@ from msgspec.structs import replace
 from holdfast.clock import Clock
 from holdfast.errors import ProviderRefusedError, TransportLostError, UpstreamError
 from holdfast.events import CONTENT_DELTAS, Answered, Delta, UpstreamRetried
-from holdfast.upstream.port import ModelCall, Upstream
+from holdfast.upstream.port import Listener, ModelCall, Upstream, say
 
 BASE_SECONDS: Final = 0.5
 CAP_SECONDS: Final = 8.0
@@ -42,32 +41,18 @@ class RetryingUpstream:
         self._clock = clock
         self._random = random
 
-    async def stream(self, call: ModelCall) -> AsyncGenerator[Sequence[Delta], None]:
+    async def ask(self, call: ModelCall, listener: Listener) -> None:
         """Ask, and ask again."""
         first: UpstreamError | None = None
         attempt = 0
         while True:
             attempt += 1
-            delivered = False
-            held: list[Delta] = []
+            tried = _Try(listener, attempt)
             try:
-                async with aclosing(self._inner.stream(call)) as batches:
-                    async for batch in batches:
-                        if delivered:
-                            yield batch
-                        elif is_visible(batch):
-                            delivered = True
-                            yield [*held, *batch] if held else batch
-                        else:
-                            # What nobody can see yet (sealed reasoning, say) would stand twice if this try failed.
-                            told = [
-                                replace(delta, attempt=attempt) for delta in batch if isinstance(delta, UpstreamRetried)
-                            ]
-                            held += (delta for delta in batch if not isinstance(delta, UpstreamRetried))
-                            yield told
+                await self._inner.ask(call, tried)
                 return
             except UpstreamError as error:
-                if delivered:
+                if tried.has_delivered:
                     raise
                 wait = self._wait_seconds(error, attempt)
                 if not is_transient(error) or wait is None:
@@ -79,7 +64,7 @@ class RetryingUpstream:
                         raise
                     raise first from error
                 message = error.message
-            yield [UpstreamRetried(model=call.model, attempt=attempt, error=message, wait_seconds=wait)]
+            await say(listener, [UpstreamRetried(model=call.model, attempt=attempt, error=message, wait_seconds=wait)])
             await self._clock.sleep(wait)
 
     def _wait_seconds(self, error: UpstreamError, attempt: int) -> float | None:
@@ -93,6 +78,32 @@ class RetryingUpstream:
     async def aclose(self) -> None:
         """Close the inner one."""
         await self._inner.aclose()
+
+
+class _Try:
+    """Hears one try, and holds back what would stand twice if the try failed."""
+
+    __slots__ = ("_attempt", "_held", "_listener", "catch_up", "has_delivered")
+
+    def __init__(self, listener: Listener, attempt: int) -> None:
+        self._listener = listener
+        self._attempt = attempt
+        self._held: list[Delta] = []
+        self.has_delivered = False
+        """Somebody has seen something of it."""
+        self.catch_up = listener.catch_up
+
+    def hear(self, deltas: Sequence[Delta]) -> bool:
+        if self.has_delivered:
+            return self._listener.hear(deltas)
+        if is_visible(deltas):
+            self.has_delivered = True
+            return self._listener.hear([*self._held, *deltas] if self._held else deltas)
+        # What nobody can see yet (sealed reasoning, say) would stand twice if this try failed.
+        self._held += (delta for delta in deltas if not isinstance(delta, UpstreamRetried))
+        return self._listener.hear(
+            [replace(delta, attempt=self._attempt) for delta in deltas if isinstance(delta, UpstreamRetried)]
+        )
 
 
 def is_visible(batch: Sequence[Delta]) -> bool:

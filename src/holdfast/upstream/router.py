@@ -4,17 +4,16 @@
 models such as `demo` have a name of their own. Fallbacks are applied on top. The composition root sits above.
 """
 
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
 
 from holdfast.clock import Clock, SystemClock
 from holdfast.config import Settings, StreamSettings
-from holdfast.errors import ConfigError, ProviderRefusedError, UpstreamError
-from holdfast.events import Delta
+from holdfast.errors import ConfigError, ProviderRefusedError
 from holdfast.upstream.demo import DemoUpstream
 from holdfast.upstream.fallback import FallbackUpstream
 from holdfast.upstream.http import HttpUpstream
-from holdfast.upstream.port import ModelCall, Upstream
+from holdfast.upstream.port import Listener, ModelCall, Upstream
 from holdfast.upstream.providers import PROVIDERS, Provider, resolve_provider
 from holdfast.upstream.retry import RetryingUpstream
 
@@ -75,9 +74,9 @@ class ModelRouter:
             return own.fallbacks
         return self._settings.fallbacks if model == self._settings.model else ()
 
-    def stream(self, call: ModelCall) -> AsyncGenerator[Sequence[Delta], None]:
+    async def ask(self, call: ModelCall, listener: Listener) -> None:
         """Ask the call's model, and its fallbacks after it."""
-        return self._upstream.stream(call)
+        await self._upstream.ask(call, listener)
 
     async def aclose(self) -> None:
         """Close every stack that was built."""
@@ -101,7 +100,7 @@ class _Stacks:
         self._clock = clock
         self._random = random
 
-    def stream(self, call: ModelCall) -> AsyncGenerator[Sequence[Delta], None]:
+    async def ask(self, call: ModelCall, listener: Listener) -> None:
         name = call.model.partition("/")[0]
         stack = self._stacks.get(name)
         if stack is None:
@@ -109,19 +108,12 @@ class _Stacks:
                 provider = self._provider_of(call.model)
                 http = HttpUpstream(provider, provider.make_codec(), self._settings)
             except ConfigError as error:
-                return _refuse(ProviderRefusedError(error.message, status=404, code="model_not_found"))
+                raise ProviderRefusedError(error.message, status=404, code="model_not_found") from None
             stack = RetryingUpstream(http, self._settings.retries, self._clock, self._random)
             self._stacks[name] = stack
-        return stack.stream(call)
+        await stack.ask(call, listener)
 
     async def aclose(self) -> None:
         stacks, self._stacks = self._stacks, {}
         for stack in stacks.values():
             await stack.aclose()
-
-
-async def _refuse(error: UpstreamError) -> AsyncGenerator[Sequence[Delta], None]:
-    nothing: tuple[Sequence[Delta], ...] = ()
-    for batch in nothing:
-        yield batch
-    raise error

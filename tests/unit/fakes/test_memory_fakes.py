@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.errors import TransportLostError
 from holdfast.events import TextAdded
-from holdfast.testing import HurriedClock, ManualClock, ScriptedUpstream, says
+from holdfast.testing import HurriedClock, ManualClock, ScriptedUpstream, says, stream
 from tests.upstream_world import CALL, hear
 
 
@@ -33,7 +33,7 @@ async def test_a_call_without_a_turn_is_complained_about() -> None:
 
 async def test_a_stream_that_is_never_closed_is_complained_about() -> None:
     upstream = ScriptedUpstream([says("hello you")])
-    batches = upstream.stream(CALL)
+    batches = stream(upstream, CALL)
     await anext(batches)
     with pytest.raises(AssertionError, match="never closed"):
         upstream.check_finished()
@@ -45,7 +45,7 @@ async def test_a_stream_that_is_never_closed_is_complained_about() -> None:
 async def test_a_gate_holds_a_turn_until_it_is_opened() -> None:
     gate = asyncio.Event()
     async with ScriptedUpstream([[[TextAdded(text="One")], gate, *says("two")]]) as upstream:
-        async with aclosing(upstream.stream(CALL)) as batches:
+        async with aclosing(stream(upstream, CALL)) as batches:
             assert await anext(batches) == [TextAdded(text="One")]
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.02):

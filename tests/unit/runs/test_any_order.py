@@ -1,7 +1,7 @@
 """A run under everything that can happen to it, in any order: one save, one end, and readers that agree."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -22,7 +22,7 @@ from holdfast.runs.request import RunRequest
 from holdfast.runs.subscription import Subscription
 from holdfast.runs.supervisor import Supervisor
 from holdfast.store.memory import MemoryStore
-from holdfast.upstream.port import ModelCall
+from holdfast.upstream.port import Listener, ModelCall, say
 from tests.runs_world import FEW, ScriptedTools, calls_tool
 
 Step = Sequence[Delta] | UpstreamError
@@ -35,14 +35,14 @@ class DrivenUpstream:
         self.steps: asyncio.Queue[Step] = asyncio.Queue()
         self.open = 0
 
-    async def stream(self, call: ModelCall) -> AsyncGenerator[Sequence[Delta], None]:
+    async def ask(self, call: ModelCall, listener: Listener) -> None:
         self.open += 1
         try:
             while True:
                 step = await self.steps.get()
                 if isinstance(step, UpstreamError):
                     raise step
-                yield step
+                await say(listener, step)
                 if any(isinstance(delta, Answered) for delta in step):
                     return
         finally:

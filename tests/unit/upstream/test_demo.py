@@ -19,6 +19,7 @@ from holdfast.messages import (
     UserMessage,
     user_says,
 )
+from holdfast.testing import stream
 from holdfast.upstream.demo import DemoUpstream
 from holdfast.upstream.port import ModelCall, NamedTool, Options, ResponseFormat
 from tests.upstream_world import Heard, hear
@@ -219,7 +220,7 @@ async def test_it_admits_that_it_cannot_see() -> None:
 async def test_it_speaks_word_by_word_and_can_be_left() -> None:
     call = ModelCall(model="demo", messages=(user_says("count to 1000"),))
     started = time.monotonic()
-    async with aclosing(DemoUpstream(word_seconds=0.01).stream(call)) as batches:
+    async with aclosing(stream(DemoUpstream(word_seconds=0.01), call)) as batches:
         for _ in range(10):
             assert len(await anext(batches)) == 1
     assert 0.05 < time.monotonic() - started < 2.0

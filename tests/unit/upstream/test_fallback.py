@@ -12,7 +12,7 @@ from holdfast.errors import (
     UpstreamError,
 )
 from holdfast.events import FellBack, TextAdded
-from holdfast.testing import ScriptedUpstream, says
+from holdfast.testing import ScriptedUpstream, says, stream
 from holdfast.upstream.fallback import FallbackUpstream, is_worth_another_model
 from tests.upstream_world import CALL, hear
 
@@ -86,7 +86,7 @@ async def test_a_model_without_fallbacks_is_asked_alone() -> None:
 
 async def test_leaving_early_closes_the_model_that_is_speaking() -> None:
     async with ScriptedUpstream([LOST, says("a long story")]) as upstream:
-        async with aclosing(falling_back(upstream).stream(ONE)) as batches:
+        async with aclosing(stream(falling_back(upstream), ONE)) as batches:
             await anext(batches)
             await anext(batches)
             assert upstream.open_streams == 1

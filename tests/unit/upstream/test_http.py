@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from holdfast.config import Protocol
 from holdfast.errors import ProtocolError, ProviderRefusedError, TransportLostError
-from holdfast.testing import Fault, Reply, ScriptedProvider
+from holdfast.testing import Fault, Reply, ScriptedProvider, stream
 from holdfast.upstream import http
 from holdfast.upstream.http import HttpUpstream
 from holdfast.upstream.providers import Provider
@@ -175,7 +175,7 @@ async def test_a_finish_that_came_with_a_reset_while_we_were_busy_counts() -> No
     url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
     known = Provider(name="odd", protocol="chat_completions", base_url=url)
     upstream = HttpUpstream(known, known.make_codec(), QUICK)
-    async with aclosing(upstream.stream(CALL)) as batches:
+    async with aclosing(stream(upstream, CALL)) as batches:
         await next_delta(batches)
         pause.set()
         await asyncio.sleep(0.1)  # both arrive while nobody reads
@@ -189,7 +189,7 @@ async def test_a_finish_that_came_with_a_reset_while_we_were_busy_counts() -> No
 async def test_words_that_came_before_a_reset_are_delivered_before_the_error() -> None:
     reply = replace(STORY, hold_after=1, fault=Fault("reset", 3))
     async with ScriptedProvider([reply]) as provider, asking(provider, stream=ONE_TRY) as upstream:
-        async with aclosing(upstream.stream(CALL)) as batches:
+        async with aclosing(stream(upstream, CALL)) as batches:
             await next_delta(batches)
             provider.requests[0].release()
             await provider.requests[0].closed()
@@ -230,7 +230,7 @@ async def test_a_reader_that_stops_at_the_end_leaves_the_connection_usable() -> 
     """Whoever has heard `Answered` need not ask for more."""
     async with ScriptedProvider([replace(STORY, delay_seconds=0.002), STORY]) as provider:
         upstream = upstream_of(provider)
-        async with aclosing(upstream.stream(CALL)) as batches:
+        async with aclosing(stream(upstream, CALL)) as batches:
             async for batch in batches:
                 if batch and type(batch[-1]).__name__ == "Answered":
                     break

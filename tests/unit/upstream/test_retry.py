@@ -14,7 +14,7 @@ from holdfast.errors import (
 )
 from holdfast.events import Answered, Delta, ReasoningSigned, TextAdded, ToolCallBegan, UpstreamRetried
 from holdfast.ids import CallId
-from holdfast.testing import HurriedClock, ManualClock, ScriptedUpstream, says
+from holdfast.testing import HurriedClock, ManualClock, ScriptedUpstream, says, stream
 from holdfast.upstream.retry import CAP_SECONDS, RetryingUpstream, is_transient
 from tests.upstream_world import CALL, hear
 
@@ -151,7 +151,7 @@ async def test_a_provider_that_asks_for_too_much_patience_has_refused() -> None:
 async def test_the_retry_is_told_before_the_wait_and_the_wait_can_be_cancelled() -> None:
     clock = ManualClock()
     async with ScriptedUpstream([LOST]) as upstream:
-        batches = RetryingUpstream(upstream, 2, clock, Random(1)).stream(CALL)
+        batches = stream(RetryingUpstream(upstream, 2, clock, Random(1)), CALL)
         told = await anext(batches)
         assert isinstance(told[0], UpstreamRetried)
         assert clock.sleepers == 0
