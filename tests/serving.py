@@ -23,12 +23,12 @@ import aiohttp
 import msgspec
 import openai
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from holdfast.api.app import make_app
 from holdfast.api.dialects import DIALECTS
 from holdfast.api.service import Service
+from holdfast.cli.connection import Connection
 from holdfast.clock import SystemClock
 from holdfast.config import AgentSettings, Protocol, ProviderSettings, ServerSettings, Settings, StreamSettings
 from holdfast.runs.approvals import ApprovalPolicy
@@ -255,15 +255,15 @@ async def serving(
 
 @asynccontextmanager
 async def listening(server: Server) -> AsyncIterator[str]:
-    """uvicorn's own connections, without the ticks and waits of its start and stop."""
+    """The server's own connections, without the ticks and waits of uvicorn's start and stop."""
     config = uvicorn.Config(
-        server.app, http="httptools", ws="websockets-sansio", lifespan="off", log_config=None, server_header=False
+        server.app, http=Connection, ws="websockets-sansio", lifespan="off", log_config=None, server_header=False
     )
     config.load()
     state = ServerState()
     loop = asyncio.get_running_loop()
     listener = await loop.create_server(
-        lambda: HttpToolsProtocol(config=config, server_state=state, app_state={}), "127.0.0.1", 0
+        lambda: Connection(config=config, server_state=state, app_state={}), "127.0.0.1", 0
     )
     try:
         yield f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}"

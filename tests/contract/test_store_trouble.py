@@ -180,6 +180,18 @@ async def test_a_request_that_is_given_up_while_its_run_is_being_saved_leaves_no
         assert world.supervisor.executing == 0
 
 
+class Halted:
+    """A follower that notes that nothing more will come."""
+
+    is_halted = False
+
+    def hear(self, batch: Batch) -> bool:
+        raise AssertionError("it was told something")
+
+    def halted(self, error: Exception | None) -> None:
+        self.is_halted = True
+
+
 async def test_nobody_waits_for_a_run_that_could_not_be_saved() -> None:
     """R5, R7: whoever found it while it was being saved and stops it, or reads it, is told that there is none."""
     store = HeldStore()
@@ -190,12 +202,12 @@ async def test_nobody_waits_for_a_run_that_could_not_be_saved() -> None:
         await asyncio.sleep(0.02)
         stopping = loop.create_task(world.supervisor.stop(request.run))
         reading = loop.create_task(read_all(await world.supervisor.subscribe(request.run)))
-        followed = (await world.supervisor.subscribe(request.run)).follow(lambda batch: True)
-        assert followed is not None
+        follower = Halted()
+        assert (await world.supervisor.subscribe(request.run)).follow(follower)
         await asyncio.sleep(0)
         store.goes_on.set()
         await asyncio.wait([starting, stopping, reading])
-        await followed
+        assert follower.is_halted
         assert isinstance(starting.exception(), StoreUnavailableError)
         assert stopping.exception() is None
         assert isinstance(reading.exception(), NotFoundError)

@@ -11,7 +11,6 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.routing import BaseRoute
-from starlette.types import Receive, Scope, Send
 
 from holdfast.api.about import routes as about
 from holdfast.api.chat_completions import routes as chat_completions
@@ -22,7 +21,6 @@ from holdfast.api.responses import routes as responses
 from holdfast.api.runs import routes as runs
 from holdfast.api.service import Service
 from holdfast.api.sessions import routes as sessions
-from holdfast.api.sse import SERVER_SEND
 from holdfast.errors import HoldfastError
 
 ROUTES: Final[tuple[BaseRoute, ...]] = (
@@ -36,15 +34,6 @@ ROUTES: Final[tuple[BaseRoute, ...]] = (
 """Tried one after the other: what is asked for most stands first."""
 
 
-class HoldfastApp(Starlette):
-    """Remembers how the server sends, for streams."""
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer."""
-        scope[SERVER_SEND] = send
-        await super().__call__(scope, receive, send)
-
-
 def make_app(service: Service, *, page: Sequence[BaseRoute] = ()) -> Starlette:
     """The ASGI application. Mounts into any other.
 
@@ -53,7 +42,7 @@ def make_app(service: Service, *, page: Sequence[BaseRoute] = ()) -> Starlette:
         page: the web page's static files; they need no key.
     """
     server = service.settings.server
-    app = HoldfastApp(
+    app = Starlette(
         routes=[*ROUTES, *page],
         middleware=[
             Middleware(EnvelopeMiddleware),

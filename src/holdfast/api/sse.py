@@ -5,47 +5,26 @@ for the disconnect from before the first byte. Below the encoders; knows no wire
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Coroutine, Generator, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing, asynccontextmanager
-from typing import Any, Final, Protocol, cast
+from typing import Final, Protocol
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from holdfast.api.body import ClientLeftError
+from holdfast.api.following import WIRE, Following, StreamEncoder, Wire
 from holdfast.errors import HoldfastError
 from holdfast.events import Batch
 from holdfast.runs.subscription import Subscription
 
 KEEPALIVE: Final = b": keepalive\n"
 """One newline: some clients take a blank line after a comment for an empty event."""
-SERVER_SEND: Final = "holdfast.send"
-"""Where the server's own `send` stands in the ASGI scope."""
 STREAM_HEADERS: Final = {
     "Content-Type": "text/event-stream; charset=utf-8",
     "Cache-Control": "no-cache, no-transform",
     "X-Accel-Buffering": "no",
 }
-
-
-class StreamEncoder(Protocol):
-    """Makes one wire format of a run's log. Made without a request; does no I/O."""
-
-    def begin(self) -> bytes:
-        """What goes out before anything has happened."""
-        ...
-
-    def encode(self, batches: list[Batch]) -> bytes:
-        """What these events look like; empty when they have no look. The end of the run ends the stream."""
-        ...
-
-    def quiet(self) -> bytes:
-        """What shows that the connection lives."""
-        ...
-
-    def fail(self, error: HoldfastError) -> bytes:
-        """The log cannot be read further: the end of the stream, and not a happy one."""
-        ...
 
 
 class Fold(Protocol):
@@ -73,8 +52,6 @@ class EventStream(Response):
         self._subscription = subscription
         self._encoder = encoder
         self._keepalive_seconds = keepalive_seconds
-        self._shown_at = 0.0
-        """When the client last got something."""
 
     def init_headers(self, headers: Mapping[str, str] | None = None) -> None:
         """Only what was given: a stream has no length."""
@@ -83,23 +60,30 @@ class EventStream(Response):
         ]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send it."""
-        async with self._subscription:
-            if scope.get("method") == "HEAD":
-                # Only the headers were asked for; the connection must not wait for the run's end.
-                await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        """Send it, or, where the server lends its connection, hand it over."""
+        start = {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
+        wire: Wire | None = scope.get(WIRE)
+        if scope.get("method") == "HEAD":
+            # Only the headers were asked for; the connection must not wait for the run's end.
+            async with self._subscription:
+                await send(start)
                 await send({"type": "http.response.body"})
-                return
+        elif wire is not None:
             try:
-                async with _until_left(receive, self._subscription):
-                    await self._send(scope, send)
+                await send(start)
+            except BaseException:
+                self._subscription.leave()
+                raise
+            Following(self._subscription, self._encoder, wire, keepalive_seconds=self._keepalive_seconds)
+        else:
+            try:
+                async with self._subscription, _until_left(receive, self._subscription):
+                    await send(start)
+                    await self._send(send)
             except (ClientLeftError, OSError):
                 return
 
-    async def _send(self, scope: Scope, send: Send) -> None:
-        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        # The layers in between have nothing to add to a body, and every token would pass through all of them.
-        send = scope.get(SERVER_SEND, send)
+    async def _send(self, send: Send) -> None:
         first = self._encoder.begin()
         if first:
             await send({"type": "http.response.body", "body": first, "more_body": True})
@@ -110,88 +94,17 @@ class EventStream(Response):
 
     async def _send_log(self, send: Send) -> None:
         subscription, clock = self._subscription, asyncio.get_running_loop().time
-        can_follow = sends_without_task(send)
-        self._shown_at = clock()
+        shown_at = clock()
         while not subscription.is_over:
-            if can_follow and await self._follow(send):
-                continue
             # Events that are not shown do not count: the client has seen nothing. So the time that is left is
             # measured from the last bytes, not from the last event.
-            batches = await subscription.next(max(0.0, self._shown_at + self._keepalive_seconds - clock()))
+            batches = await subscription.next(max(0.0, shown_at + self._keepalive_seconds - clock()))
             data = self._encoder.encode(batches) if batches else b""
-            if not data and not subscription.is_over and clock() >= self._shown_at + self._keepalive_seconds:
+            if not data and not subscription.is_over and clock() >= shown_at + self._keepalive_seconds:
                 data = self._encoder.quiet()
             if data or subscription.is_over:
                 await send({"type": "http.response.body", "body": data, "more_body": not subscription.is_over})
-                self._shown_at = clock()
-
-    async def _follow(self, send: Send) -> bool:
-        """Send what is new in the very step in which it is told, as long as the client keeps up.
-
-        Returns:
-            False: there is something to catch up with first.
-        """
-        subscription, encode, clock = self._subscription, self._encoder.encode, asyncio.get_running_loop().time
-        unsent: list[Sending] = []
-
-        def begin(data: bytes) -> bool:
-            self._shown_at = clock()
-            sending = Sending(send({"type": "http.response.body", "body": data, "more_body": not subscription.is_over}))
-            if not sending.is_over:
-                unsent.append(sending)
-            return sending.is_over
-
-        def hear(batch: Batch) -> bool:
-            data = encode([batch])
-            return begin(data) if data or subscription.is_over else True
-
-        ended = subscription.follow(hear)
-        if ended is None:
-            return False
-        while not ended.done():
-            left = self._shown_at + self._keepalive_seconds - clock()
-            if left <= 0:
-                if not begin(self._encoder.quiet()):
-                    # What comes while it waits to be taken must not be sent before it.
-                    subscription.unfollow()
-            else:
-                await asyncio.wait([ended], timeout=left)
-        ended.result()
-        for sending in unsent:
-            await sending
-        return True
-
-
-class Sending:
-    """A call of `send` that was run as far as it goes without waiting. Awaiting it runs the rest."""
-
-    __slots__ = ("_coroutine", "_waits_for", "is_over")
-
-    def __init__(self, coroutine: Awaitable[None]) -> None:
-        self._coroutine = cast(Coroutine[Any, Any, None], coroutine)
-        self._waits_for: Any = None
-        self.is_over = False
-        try:
-            self._waits_for = self._coroutine.send(None)
-        except StopIteration:
-            self.is_over = True
-
-    def __await__(self) -> Generator[Any, Any, None]:
-        while not self.is_over:
-            try:
-                try:
-                    value = yield self._waits_for
-                except BaseException as error:
-                    self._waits_for = self._coroutine.throw(error)
-                else:
-                    self._waits_for = self._coroutine.send(value)
-            except StopIteration:
-                self.is_over = True
-
-
-def sends_without_task(send: Send) -> bool:
-    """May it be called outside of any task? Known of uvicorn; other servers may look for the task they are in."""
-    return type(getattr(send, "__self__", None)).__module__.startswith("uvicorn.")
+                shown_at = clock()
 
 
 async def await_end(subscription: Subscription, receive: Receive, fold: Fold) -> None:

@@ -1,13 +1,19 @@
-"""uvicorn's connection, with our words for what is not HTTP at all: such a request never reaches the app (S6, S7).
+"""uvicorn's connection, with two things of ours: streams may borrow it, and bad HTTP is refused in our words.
+
+A stream that has borrowed it needs no task (R1, R3). What is not HTTP at all never reaches the app (S6, S7).
 
 Above: serving. Below: uvicorn, and the api's envelope and headers. Nothing about requests that can be read lives here.
 """
 
-from typing import Final
+import asyncio
+import logging
+from typing import Any, Final
 
 import msgspec
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.flow_control import FlowControl
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from holdfast.api.following import WIRE, Stream
 from holdfast.api.middleware.envelope import DEFAULT_POLICY, SECURITY_HEADERS, make_request_id
 from holdfast.api.problems import Problem
 
@@ -18,8 +24,53 @@ _MALFORMED: Final = Problem(
 )
 
 
+logger = logging.getLogger(__name__)
+
+
 class Connection(HttpToolsProtocol):
     """One connection of the server."""
+
+    __slots__ = ("borrower",)
+    """Beside the attributes that it inherits: one more among those would make Python keep them in a larger way."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.borrower: Stream | None = None
+        """The stream that has the rest of the answer in its hands."""
+        self.pipeline = _Pipeline()  # type: ignore[assignment]
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """A client has come."""
+        super().connection_made(transport)
+        self.flow = _Flow(transport)
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        task = self.loop.create_task(self._answer(cycle, app))
+        task.add_done_callback(self.tasks.discard)
+        self.tasks.add(task)
+
+    async def _answer(self, cycle: RequestResponseCycle, app: Any) -> None:
+        """As uvicorn's `run_asgi`, but for an answer that goes on without its task."""
+        wire = cycle.scope[WIRE] = ConnectionWire(self, cycle)  # type: ignore[typeddict-unknown-key]
+        try:
+            await app(cycle.scope, cycle.receive, cycle.send)
+        except Exception:
+            logger.exception("a request failed")
+            if not cycle.response_started:
+                await cycle.send_500_response()
+            else:
+                self.transport.close()
+            return
+        if not (wire.is_taken or cycle.response_complete or cycle.disconnected):
+            logger.error("a request was not answered to its end")
+            self.transport.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The client has gone."""
+        super().connection_lost(exc)
+        borrower, self.borrower = self.borrower, None
+        if borrower is not None:
+            borrower.lost()
 
     def send_400_response(self, msg: str) -> None:
         """Refuse what cannot be read, and close."""
@@ -27,6 +78,107 @@ class Connection(HttpToolsProtocol):
         if self.cycle is None or self.cycle.response_complete:
             self.transport.write(_refusal())
         self.transport.close()
+
+
+class _Pipeline(list[Any]):
+    """Requests that came before their turn. Nearly always empty, and an empty deque takes 0.8 kB."""
+
+    def appendleft(self, item: Any) -> None:
+        self.insert(0, item)
+
+
+class _Flow(FlowControl):
+    """As uvicorn's, with something to wait on only where somebody waits."""
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self.read_paused = self.write_paused = False
+        self._waiters: list[asyncio.Future[None]] = []
+
+    async def drain(self) -> None:
+        while self.write_paused:
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiters.append(waiter)
+            await waiter
+
+    def pause_writing(self) -> None:
+        self.write_paused = True
+
+    def resume_writing(self) -> None:
+        self.write_paused = False
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+
+class _Nobody:
+    """In the place of an event for which nobody waits."""
+
+    def set(self) -> None:
+        pass
+
+
+_NOBODY: Final = _Nobody()
+
+
+class ConnectionWire:
+    """The rest of one answer, to be borrowed."""
+
+    __slots__ = ("_connection", "_cycle", "_flow", "_transport", "is_taken")
+
+    def __init__(self, connection: Connection, cycle: RequestResponseCycle) -> None:
+        self.is_taken = False
+        self._connection = connection
+        self._cycle = cycle
+        self._flow = cycle.flow
+        self._transport = cycle.transport
+
+    @property
+    def is_ready(self) -> bool:
+        """Is what was written on its way?"""
+        return not self._flow.write_paused
+
+    def take(self, stream: Stream) -> bool:
+        """Lend the connection to a stream."""
+        self.is_taken = True
+        if self._cycle.disconnected:
+            return False
+        self._connection.borrower = stream
+        # After a large body it may be paused, and the end of the connection would go unnoticed.
+        self._flow.resume_reading()
+        self._forget_request()
+        return True
+
+    def _forget_request(self) -> None:
+        """A stream may be open for hours, and nobody will look at its request's headers again."""
+        if self._connection.scope is self._cycle.scope:
+            self._connection.scope = self._connection.headers = None  # type: ignore[assignment]
+        self._cycle.scope = None  # type: ignore[assignment]
+        self._cycle.message_event = _NOBODY  # type: ignore[assignment]
+
+    def write(self, data: bytes) -> None:
+        """Send a part of the body."""
+        self._transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+
+    def end(self, data: bytes) -> None:
+        """Send the last of it; the connection waits for the next request."""
+        self._connection.borrower = None
+        self._transport.write((b"%x\r\n%b\r\n" % (len(data), data) if data else b"") + b"0\r\n\r\n")
+        cycle = self._cycle
+        cycle.response_complete = True
+        if not cycle.keep_alive:
+            self._transport.close()
+        cycle.on_response()
+
+    def break_off(self) -> None:
+        """End the connection."""
+        self._connection.borrower = None
+        self._transport.abort()
+
+    async def catch_up(self) -> None:
+        """Wait until what was written is on its way."""
+        await self._flow.drain()
 
 
 def _refusal() -> bytes:

@@ -1,7 +1,6 @@
 """Lanes: two runs on one session do not interleave (R11). No I/O. Sits on live runs."""
 
 import asyncio
-from collections import deque
 
 from holdfast.errors import LimitReachedError, SessionBusyError
 from holdfast.ids import SessionId
@@ -14,7 +13,7 @@ class Lanes:
 
     def __init__(self, max_queued: int) -> None:
         self._max_queued = max_queued
-        self._lanes: dict[SessionId, deque[tuple[LiveRun, asyncio.Future[None]]]] = {}
+        self._lanes: dict[SessionId, list[tuple[LiveRun, asyncio.Future[None]]]] = {}
         """The first of each has the lane; the others wait in order."""
         self.waiting = 0
         """How many runs wait for their turn, on all sessions."""
@@ -46,7 +45,7 @@ class Lanes:
         if live.request.lane is None:
             turn.set_result(None)
             return turn
-        lane = self._lanes.setdefault(live.request.session, deque())
+        lane = self._lanes.setdefault(live.request.session, [])
         if live.request.lane == "replace":
             for other, _ in lane:
                 other.interrupt(Cancelled(reason="replaced"))
@@ -66,7 +65,7 @@ class Lanes:
         if len(lane) > 1:
             # Either one that waited goes, or the next one's wait is over.
             self.waiting -= 1
-        remaining = deque(place for place in lane if place[0] is not live)
+        remaining = [place for place in lane if place[0] is not live]
         if not remaining:
             del self._lanes[live.request.session]
             return

@@ -34,7 +34,7 @@ class LiveRun:
         self.begun = False
         """Its task has taken its first step: from here on it can be cancelled and will still be saved."""
         self.closing = False
-        self.created = asyncio.Event()
+        self.created: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """It has been saved at its start, or could not be."""
         self.withdrawn = False
         """It could not be saved at its start, so that nothing of it may be told or saved."""
@@ -87,7 +87,7 @@ class LiveRun:
     def withdraw(self) -> None:
         """It could not be saved, so it has never been: end it, and leave no trace."""
         self.withdrawn = True
-        self.created.set()
+        self.created.set_result(None)
         self.interrupt(Cancelled(reason="shutdown"))
 
     def subscribe(self, after: EventNumber = BEFORE_FIRST) -> Subscription:

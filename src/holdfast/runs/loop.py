@@ -4,7 +4,6 @@ It tells what happens and decides nothing about how that looks, is saved or is s
 outcome, unless whoever runs it cancels it. Sits on the ports to models and tools; knows no store and no HTTP.
 """
 
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, assert_never
@@ -72,7 +71,7 @@ class Agent:
 class Controls:
     """What may reach a run from outside while it goes on."""
 
-    steering: deque[UserMessage] = field(default_factory=deque)
+    steering: list[UserMessage] = field(default_factory=list)
     questions: Questions = field(default_factory=Questions)
     patient: bool = False
     """A tool or a person is being waited for, under a time limit of its own: the idle limit does not apply."""
@@ -123,7 +122,8 @@ class Loop:
     def _take_steering(self) -> None:
         steering = self._controls.steering
         if steering:
-            messages = [steering.popleft() for _ in range(len(steering))]
+            messages = list(steering)
+            steering.clear()
             self._messages.extend(messages)
             self._tell(*(Steered(message=message) for message in messages))
 

@@ -7,10 +7,11 @@ Sits on the store's port; knows no HTTP and no model.
 
 import asyncio
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from holdfast.clock import Clock
 from holdfast.errors import StoreError
-from holdfast.events import Batch, Event, RunEnded, RunStarted, TurnStarted
+from holdfast.events import Answered, Batch, Event, RunEnded, RunStarted, TurnStarted
 from holdfast.ids import EventNumber, RunId
 from holdfast.messages import Message
 from holdfast.outcomes import Failed, Outcome
@@ -23,10 +24,18 @@ TAIL_EVENTS = 1024
 MAX_PENDING_EVENTS = 4096
 """How far a run may be ahead of the store before it waits."""
 PREVIEW_CHARACTERS = 500
-_PREAMBLE = (RunStarted, TurnStarted)
-PREAMBLE_SECONDS = 0.005
-"""How long an event that says only that something will follow waits for it: the first token goes into its batch instead
-of waiting for a commit that nobody reads."""
+_FOLLOWED = (RunStarted, TurnStarted, Answered)
+FOLLOWED_SECONDS = 0.005
+"""How long an event waits for what is sure to follow it at once: the first token goes into the batch of the run's
+start, and the run's end into that of the last token, instead of waiting for a commit that nobody reads."""
+
+
+class Told(Protocol):
+    """Somebody who is told of every batch in the step in which it became durable."""
+
+    def told(self, batch: Batch | None) -> None:
+        """This is new; None: the log is given up. Never raises."""
+        ...
 
 
 class Recorder:
@@ -44,9 +53,8 @@ class Recorder:
         """The number after the last durable event."""
         self.closed = False
         """The last event has been told."""
-        self.followers: list[Callable[[Batch | None], None]] = []
-        """Readers that have read everything: called with every batch in the step in which it became durable, and with
-        None when the log is given up. They never raise."""
+        self.followers: list[Told] = []
+        """Readers that have read everything, in the order in which they came."""
         self._log = log
         self._clock = clock
         self._pending: list[Event] = []
@@ -62,19 +70,19 @@ class Recorder:
             raise self.failure
         self._pending.extend(events)
         if self._in_flight is None:
-            if type(self._pending[-1]) in _PREAMBLE:
-                self._hand_over_soon()
-            else:
-                self._hand_over()
+            self._go_on()
 
     @property
     def is_full(self) -> bool:
         """Is the run too far ahead of the store?"""
         return len(self._pending) > MAX_PENDING_EVENTS
 
-    def _hand_over_soon(self) -> None:
-        if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(PREAMBLE_SECONDS, self._hand_over_late)
+    def _go_on(self) -> None:
+        """Hand over what is pending, now or soon."""
+        if type(self._pending[-1]) not in _FOLLOWED:
+            self._hand_over()
+        elif self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(FOLLOWED_SECONDS, self._hand_over_late)
 
     def _hand_over_late(self) -> None:
         self._timer = None
@@ -100,7 +108,7 @@ class Recorder:
             return
         self._publish(batch)
         if self._pending and not self._is_closing:
-            self._hand_over()
+            self._go_on()
 
     def _publish(self, batch: Batch) -> None:
         for event in batch.events:
@@ -131,7 +139,7 @@ class Recorder:
     def _lead(self, batch: Batch | None) -> None:
         if self.followers:
             for follower in tuple(self.followers):
-                follower(batch)
+                follower.told(batch)
 
     def _wake(self) -> None:
         waiters, self._waiters = self._waiters, []

@@ -8,7 +8,7 @@ what is new instead of being woken for it. Sits on the recorder and the store's 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
 from holdfast.errors import NotFoundError
 from holdfast.events import Batch, RunEnded
@@ -18,6 +18,18 @@ from holdfast.store.port import RunLog
 
 PAGE_EVENTS = 512
 """How much a reader that is behind takes at once, from the store or from memory: bounds its memory."""
+
+
+class Follower(Protocol):
+    """A reader that has read everything, and is called instead of being woken."""
+
+    def hear(self, batch: Batch) -> bool:
+        """This is durable now. Must not wait. False: no more, I fall behind."""
+        ...
+
+    def halted(self, error: Exception | None) -> None:
+        """Nothing more is told: the run is over, `hear` wanted no more, or it has raised this."""
+        ...
 
 
 class Subscription:
@@ -40,7 +52,7 @@ class Subscription:
         self._recorder = recorder
         self._left = left
         self._quiet = _Quiet()
-        self._unfollow: Callable[[], None] | None = None
+        self._follower: Follower | None = None
 
     def leave(self) -> None:
         """Stop reading; the last one to leave an attached run ends it. Twice is once."""
@@ -63,50 +75,44 @@ class Subscription:
         while not self.is_over:
             yield await self.next()
 
-    def follow(self, hear: Callable[[Batch], bool]) -> "asyncio.Future[None] | None":
-        """Be told every batch in the step in which it became durable, without a wake-up in between.
+    def follow(self, follower: Follower) -> bool:
+        """Have every batch told in the step in which it became durable, without a wake-up in between.
 
-        Only for a reader that has read everything that is there: None says that it has not, and must use `next`.
-
-        Args:
-            hear: called with each batch; must not wait. False: no more, I fall behind.
-
-        Returns:
-            Done when nothing more is told: the run is over, or `hear` wanted no more. Has what `hear` raised.
+        Only for a reader that has read everything that is there: False says that it has not, and must read that first.
         """
         recorder = self._recorder
         if recorder is None or recorder.closed or self.after + 1 != recorder.end:
-            return None
-        ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def told(batch: Batch | None) -> None:
-            if batch is None:
-                unfollow()
-                return
-            self.after = EventNumber(batch.end - 1)
-            self.is_over = type(batch.events[-1]) is RunEnded
-            try:
-                if hear(batch) and not self.is_over:
-                    return
-            except Exception as error:
-                if not ended.done():
-                    ended.set_exception(error)
-            unfollow()
-
-        def unfollow() -> None:
-            if told in recorder.followers:
-                recorder.followers.remove(told)
-            if not ended.done():
-                ended.set_result(None)
-
-        self._unfollow = unfollow
-        recorder.followers.append(told)
-        return ended
+            return False
+        self._follower = follower
+        recorder.followers.append(self)
+        return True
 
     def unfollow(self) -> None:
         """Be told no more; what comes is there to be read."""
-        if self._unfollow is not None:
-            self._unfollow()
+        if self._follower is not None and self._recorder is not None:
+            self._follower = None
+            self._recorder.followers.remove(self)
+
+    def told(self, batch: Batch | None) -> None:
+        """Called by the recorder: this is new, or (None) nothing more will be."""
+        follower, error = self._follower, None
+        if follower is None:
+            return  # It has left while the others were told.
+        if batch is not None:
+            self.after = EventNumber(batch.end - 1)
+            self.is_over = type(batch.events[-1]) is RunEnded
+            try:
+                if follower.hear(batch) and not self.is_over:
+                    return
+            except Exception as raised:
+                error = raised
+        self.unfollow()
+        follower.halted(error)
+
+    def newest(self) -> list[Batch] | None:
+        """What can be read without waiting; None: nothing, or the store has to be asked."""
+        batches = self._recorder.newest(self.after) if self._recorder is not None else None
+        return self._take(batches) if batches else None
 
     async def next(self, quiet_seconds: float | None = None) -> list[Batch]:
         """Wait for something new and take all of it, up to a page; with `quiet_seconds` for no longer than that.
@@ -123,12 +129,7 @@ class Subscription:
             if batches is None:
                 batches = await self._log.read_log(self.run, self.after, PAGE_EVENTS)
             if batches:
-                if len(batches) > 1:
-                    batches = _first_page(batches)
-                last = batches[-1]
-                self.after = EventNumber(last.end - 1)
-                self.is_over = type(last.events[-1]) is RunEnded
-                return batches
+                return self._take(batches)
             if recorder is None or recorder.closed:
                 raise NotFoundError(f"The log of run {self.run} ends after event {self.after}.", code="run_not_found")
             waiter = recorder.grown()
@@ -136,6 +137,14 @@ class Subscription:
                 self._quiet.watch(waiter, quiet_seconds)
             if not await waiter:
                 return []
+
+    def _take(self, batches: list[Batch]) -> list[Batch]:
+        if len(batches) > 1:
+            batches = _first_page(batches)
+        last = batches[-1]
+        self.after = EventNumber(last.end - 1)
+        self.is_over = type(last.events[-1]) is RunEnded
+        return batches
 
 
 def _first_page(batches: list[Batch]) -> list[Batch]:

@@ -106,15 +106,15 @@ class Supervisor:
         self._live[request.run] = live
         turn = self._lanes.join(live)
         subscription = live.subscribe()
-        live.creating = asyncio.get_running_loop().create_task(self._create(live, turn, key))
+        creating = live.creating = asyncio.get_running_loop().create_task(self._create(live, turn, key))
         if key is None and self._store_is_well:
             # The model is asked while the run is being saved. What it says is saved after that, and told after that.
             self._launch(live, turn)
         try:
-            reserved = await asyncio.shield(live.creating)
+            reserved = await asyncio.shield(creating)
         except asyncio.CancelledError:
             # It is created all the same, and ends as one whose client has left.
-            live.creating.add_done_callback(partial(_notice_unsaved, live))
+            creating.add_done_callback(partial(_notice_unsaved, live))
             subscription.leave()
             raise
         if reserved is not None:
@@ -137,11 +137,12 @@ class Supervisor:
             live.recorder.give_up()
             raise
         self._store_is_well = True
-        live.created.set()
+        live.created.set_result(None)
         if reserved is not None:
             self._forget(live)
         elif live.task is None:
             self._launch(live, turn)
+        live.creating = None
         return reserved
 
     def _launch(self, live: LiveRun, turn: asyncio.Future[None]) -> None:
@@ -194,7 +195,8 @@ class Supervisor:
         live.closing = True
         self._meter.upstream_closed(live, self._clock.monotonic())
         await live.recorder.land()
-        await live.created.wait()
+        if not live.created.done():
+            await asyncio.wait([live.created])
         if live.withdrawn:
             return
         unsaved = await live.recorder.close(partial(_closing_events, live, outcome), outcome, live.request.input)

@@ -3,7 +3,7 @@
 The router puts it on top of its single models; opens no connection.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 import msgspec
@@ -33,13 +33,12 @@ class FallbackUpstream:
         self._inner = inner
         self._fallbacks_of = fallbacks_of
 
-    async def ask(self, call: ModelCall, listener: Listener) -> None:
+    def ask(self, call: ModelCall, listener: Listener) -> Awaitable[None]:
         """Ask one model after the other until one has something to show."""
         fallbacks = self._fallbacks_of(call.model)
-        if not fallbacks:
-            await self._inner.ask(call, listener)
-            return
-        models = (call.model, *fallbacks)
+        return self._ask_any(call, (call.model, *fallbacks), listener) if fallbacks else self._inner.ask(call, listener)
+
+    async def _ask_any(self, call: ModelCall, models: Sequence[str], listener: Listener) -> None:
         first: UpstreamError | None = None
         for place, model in enumerate(models):
             heard = _Heard(listener)

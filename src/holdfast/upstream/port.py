@@ -4,7 +4,7 @@ Implementations are HTTP, the built-in demo model and the scripted one for tests
 Sits on the vocabulary; knows no run, no store and no HTTP surface.
 """
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from typing import Any, Literal, Protocol
 
 import msgspec
@@ -79,7 +79,7 @@ class Listener(Protocol):
 class Upstream(Protocol):
     """Something that answers model calls."""
 
-    async def ask(self, call: ModelCall, listener: Listener) -> None:
+    def ask(self, call: ModelCall, listener: Listener) -> Awaitable[None]:
         """Ask, and let the listener hear what comes: a batch per socket read, `Answered` last. Then the call is over.
 
         A batch may be empty: something came that carries no delta, and it still counts as activity (U7).

@@ -4,7 +4,7 @@
 models such as `demo` have a name of their own. Fallbacks are applied on top. The composition root sits above.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from random import Random
 
 from holdfast.clock import Clock, SystemClock
@@ -74,9 +74,9 @@ class ModelRouter:
             return own.fallbacks
         return self._settings.fallbacks if model == self._settings.model else ()
 
-    async def ask(self, call: ModelCall, listener: Listener) -> None:
+    def ask(self, call: ModelCall, listener: Listener) -> Awaitable[None]:
         """Ask the call's model, and its fallbacks after it."""
-        await self._upstream.ask(call, listener)
+        return self._upstream.ask(call, listener)
 
     async def aclose(self) -> None:
         """Close every stack that was built."""
@@ -100,7 +100,7 @@ class _Stacks:
         self._clock = clock
         self._random = random
 
-    async def ask(self, call: ModelCall, listener: Listener) -> None:
+    def ask(self, call: ModelCall, listener: Listener) -> Awaitable[None]:
         name = call.model.partition("/")[0]
         stack = self._stacks.get(name)
         if stack is None:
@@ -111,7 +111,7 @@ class _Stacks:
                 raise ProviderRefusedError(error.message, status=404, code="model_not_found") from None
             stack = RetryingUpstream(http, self._settings.retries, self._clock, self._random)
             self._stacks[name] = stack
-        await stack.ask(call, listener)
+        return stack.ask(call, listener)
 
     async def aclose(self) -> None:
         stacks, self._stacks = self._stacks, {}

@@ -1,9 +1,6 @@
 """Streams at the ASGI boundary: who leaves, when, and what becomes of the reader's place."""
 
 import asyncio
-import re
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -11,17 +8,14 @@ import pytest
 from holdfast.api.body import ClientLeftError
 from holdfast.api.chat_completions.encode import ChatEncoder
 from holdfast.api.dialects import DIALECTS
-from holdfast.api.sse import KEEPALIVE, EventStream, await_end
-from holdfast.clock import SystemClock
+from holdfast.api.sse import EventStream, await_end
 from holdfast.errors import StoreUnavailableError
 from holdfast.events import Batch, RunEnded, RunStarted, TextAdded, ToolStarted
 from holdfast.ids import BEFORE_FIRST, CallId, EventNumber, RunId, SessionId
 from holdfast.outcomes import Completed
-from holdfast.runs.recorder import Recorder
 from holdfast.runs.subscription import Subscription
 from holdfast.runs.transcript import Transcript
 from holdfast.store.memory import MemoryStore
-from holdfast.store.records import RunRecord
 
 RUN = RunId("run_1")
 STARTED = RunStarted(run=RUN, session=SessionId("s"), model="m")
@@ -177,162 +171,3 @@ async def test_stopping_the_server_is_not_taken_for_a_client_that_left() -> None
     await asyncio.wait([task])
     assert task.cancelled()
     assert reader.left == 1
-
-
-# A reader that has read everything is told at once.
-
-
-class DirectReader(Reader):
-    """A client of a server whose `send` needs no task; it may stop taking anything for a while."""
-
-    __module__ = "uvicorn.of_the_tests"
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.takes = asyncio.Event()
-        self.takes.set()
-        self.breaks = False
-
-    async def send(self, message: Any) -> None:
-        if self.breaks:
-            raise BrokenPipeError
-        await self.takes.wait()
-        self.sent.append(message)
-
-
-class LiveLog:
-    """A run that is being recorded, and a stream of it."""
-
-    def __init__(self, store: MemoryStore, reader: DirectReader, keepalive_seconds: float) -> None:
-        self.recorder = Recorder(RUN, store, SystemClock())
-        self.reader = reader
-        self.subscription = Subscription(RUN, store, self.recorder, BEFORE_FIRST, self.left)
-        encoder = ChatEncoder(RUN, model="m", created=1, fingerprint="fp", dialect=DIALECTS["holdfast"])
-        self.response = EventStream(self.subscription, encoder, keepalive_seconds=keepalive_seconds)
-
-    def left(self) -> None:
-        self.reader.left += 1
-
-    async def say(self, *words: str) -> None:
-        self.recorder.append([TextAdded(text=word) for word in words])
-        await self.recorder.settle()
-
-    async def end(self) -> None:
-        await self.recorder.close(lambda transcript: [], Completed(), ())
-
-    @property
-    def words(self) -> list[str]:
-        return [text.decode() for text in re.findall(rb'"content":"([^"]+)"', self.reader.body)]
-
-
-@asynccontextmanager
-async def live_log(reader: DirectReader, *, keepalive_seconds: float = 5) -> AsyncIterator[LiveLog]:
-    store = MemoryStore()
-    await store.create_run(
-        RunRecord(id=RUN, session=SessionId("s"), surface="chat", model="m", created_at=0.0, input=())
-    )
-    log = LiveLog(store, reader, keepalive_seconds)
-    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
-        tasks.create_task(log.response({}, reader.receive, reader.send))
-        await asyncio.sleep(0)
-        yield log
-    assert reader.left == 1
-    assert not log.recorder.followers
-
-
-async def test_what_is_durable_is_sent_in_the_same_step() -> None:
-    """R1: saved first, then told, and at once."""
-    async with live_log(reader := DirectReader()) as log:
-        await asyncio.sleep(0.01)
-        told: list[int] = []
-        log.recorder.followers.append(lambda batch: told.append(len(reader.sent)))
-        before = len(reader.sent)
-        await log.say("one")
-        assert told == [before + 1]
-        log.recorder.followers.pop()
-        await log.say("two")
-        await log.end()
-    assert log.words == ["one", "two"]
-    assert reader.sent[-1]["more_body"] is False
-    assert reader.body.endswith(b"data: [DONE]\n\n")
-
-
-async def test_a_client_that_falls_behind_gets_all_of_it_later_and_once() -> None:
-    """R7: a slow reader holds nothing up, and misses nothing."""
-    async with live_log(reader := DirectReader()) as log:
-        expected: list[str] = []
-        for round_ in range(4):
-            reader.takes.clear()
-            for number in range(50):
-                expected.append(f"{round_}.{number}")
-                await log.say(expected[-1])
-            assert len(log.words) == 51 * round_
-            reader.takes.set()
-            await asyncio.sleep(0.01)
-            assert log.words == expected
-            expected.append(f"{round_} at once")
-            await log.say(expected[-1])
-            assert log.words == expected
-        reader.takes.clear()
-        await log.say("last")
-        await log.end()
-        await asyncio.sleep(0.01)
-        reader.takes.set()
-    assert log.words == [*expected, "last"]
-    assert reader.body.count(b"[DONE]") == 1
-
-
-async def test_a_client_that_is_told_at_once_still_hears_that_the_connection_lives() -> None:
-    """C7: also between what is told."""
-    async with live_log(reader := DirectReader(), keepalive_seconds=0.05) as log:
-        await log.say("one")
-        await asyncio.sleep(0.18)
-        assert 2 <= reader.body.count(KEEPALIVE) <= 4
-        for _ in range(8):
-            await log.say("more")
-            await asyncio.sleep(0.01)
-        assert reader.body.count(KEEPALIVE) <= 4
-        await log.end()
-
-
-@pytest.mark.parametrize("stuck", [False, True])
-async def test_a_client_that_is_told_at_once_can_leave(stuck: bool) -> None:
-    """R3: whether or not something is waiting to be taken by it."""
-    async with live_log(reader := DirectReader()) as log:
-        await log.say("one")
-        if stuck:
-            reader.takes.clear()
-            await log.say("two")
-        reader.leaves.set()
-        await asyncio.sleep(0.01)
-        assert reader.left == 1
-        await log.say("three")
-    assert log.words == ["one"]
-
-
-async def test_a_connection_that_breaks_while_it_is_told_ends_its_stream_alone() -> None:
-    """R3: the run, and who else reads it, notice nothing."""
-    async with live_log(reader := DirectReader()) as log:
-        await log.say("one")
-        reader.breaks = True
-        await log.say("two")
-        await asyncio.sleep(0.01)
-        assert reader.left == 1
-        await log.say("three")
-        assert log.recorder.failure is None
-
-
-@pytest.mark.parametrize("steps", range(6))
-async def test_a_sign_of_life_that_had_to_wait_keeps_its_place(steps: int) -> None:
-    """C7, P3: in front of what comes while it waits, the end too; it may have a number, and nothing follows the end."""
-    async with live_log(reader := DirectReader(), keepalive_seconds=0.02) as log:
-        await log.say("one")
-        reader.takes.clear()
-        await asyncio.sleep(0.05)
-        ending = asyncio.get_running_loop().create_task(log.end())
-        for _ in range(steps):
-            await asyncio.sleep(0)
-        reader.takes.set()
-        await ending
-    assert reader.sent[-1]["more_body"] is False
-    assert reader.body.endswith(b"data: [DONE]\n\n")
