@@ -185,7 +185,7 @@ class Halted:
 
     is_halted = False
 
-    def hear(self, batch: Batch) -> bool:
+    def hear(self, batches: list[Batch]) -> bool:
         raise AssertionError("it was told something")
 
     def halted(self, error: Exception | None) -> None:

@@ -59,8 +59,8 @@ class Wire(Protocol):
         """Lend it to a stream, to its end. False: the client has gone already."""
         ...
 
-    def write(self, data: bytes) -> None:
-        """Send a part of the body."""
+    def write(self, data: bytes) -> bool:
+        """Send a part of the body; is it still ready for more?"""
         ...
 
     def end(self, data: bytes) -> None:
@@ -111,11 +111,6 @@ class Following:
             wire.write(first)
         self._go_on()
 
-    def hear(self, batch: Batch) -> bool:
-        """What is new, from the subscription. False: the client falls behind."""
-        self._show([batch])
-        return self._wire.is_ready
-
     def halted(self, error: Exception | None) -> None:
         """The subscription tells no more: it is over, the client fell behind, or `hear` has raised this."""
         if error is not None:
@@ -133,15 +128,16 @@ class Following:
         """Follow, once there is nothing to catch up with; what is still in memory is shown at once."""
         subscription, wire = self._subscription, self._wire
         try:
-            while wire.is_ready:
+            is_ready = wire.is_ready
+            while is_ready:
                 if subscription.follow(self):
                     return
                 batches = subscription.newest()
                 if not batches:
                     break
-                self._show(batches)
-                if subscription.is_over:
-                    return
+                is_ready = self.hear(batches)
+            if subscription.is_over:
+                return
         except Exception as error:
             self._fail(error)
             return
@@ -154,20 +150,23 @@ class Following:
                 await self._wire.catch_up()
                 if subscription.follow(self):
                     break
-                self._show(await subscription.next())
+                self.hear(await subscription.next())
         except Exception as error:
             self._fail(error)
         self._catching_up = None
 
-    def _show(self, batches: list[Batch]) -> None:
+    def hear(self, batches: list[Batch]) -> bool:
+        """Send what is new; does the client want more? Called for every token."""
         data = self._encoder.encode(batches)
         if self._subscription.is_over:
             self._wire.end(data)
             self._close()
-        elif data:
-            # Events that are not shown do not count: the client has seen nothing.
-            self._shown_at = self._loop.time()
-            self._wire.write(data)
+            return False
+        if not data:
+            return True
+        # Events that are not shown do not count: the client has seen nothing.
+        self._shown_at = self._loop.time()
+        return self._wire.write(data)
 
     def _look(self) -> None:
         """Has the client seen nothing for too long?"""

@@ -157,9 +157,10 @@ class ConnectionWire:
         self._cycle.scope = None  # type: ignore[assignment]
         self._cycle.message_event = _NOBODY  # type: ignore[assignment]
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes) -> bool:
         """Send a part of the body."""
         self._transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+        return not self._flow.write_paused
 
     def end(self, data: bytes) -> None:
         """Send the last of it; the connection waits for the next request."""

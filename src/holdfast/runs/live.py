@@ -55,18 +55,14 @@ class LiveRun:
             return "queued"
         return "waiting_approval" if self.recorder.transcript.approvals else "running"
 
-    def tell(self, events: Sequence[Event]) -> None:
-        """What the loop says: a sign of life, and recorded. Part of `Telling`, as are the next two."""
+    def tell(self, events: Sequence[Event]) -> bool:
+        """What the loop says: a sign of life, and recorded. Part of `Telling`, as is the next."""
         self.active_at = self._clock.monotonic()
         if events:
             if self.first_delta_at is None and any(isinstance(event, CONTENT_DELTAS) for event in events):
                 self.first_delta_at = self.active_at
-            self.recorder.append(events)
-
-    @property
-    def is_full(self) -> bool:
-        """Is the run too far ahead of the store?"""
-        return self.recorder.is_full
+            return self.recorder.append(events)
+        return True
 
     async def settle(self) -> None:
         """Wait until all that was told is durable."""

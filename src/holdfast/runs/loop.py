@@ -41,13 +41,12 @@ from holdfast.upstream.port import ModelCall, Upstream
 class Telling(Protocol):
     """Where a run says what happens. Called for every token, so that it is a plain call, and nothing waits for it."""
 
-    def tell(self, events: Sequence[Event]) -> None:
-        """This happened. Raises StoreError: it cannot be recorded, and the run must end."""
-        ...
+    def tell(self, events: Sequence[Event]) -> bool:
+        """This happened. False: the run is too far ahead of what has been recorded, and should settle.
 
-    @property
-    def is_full(self) -> bool:
-        """Is the run too far ahead of what has been recorded?"""
+        Raises:
+            StoreError: it cannot be recorded, and the run must end.
+        """
         ...
 
     async def settle(self) -> None:
@@ -155,10 +154,10 @@ class Loop:
             kind = type(delta)
             if kind is TextAdded or kind is ArgumentsAdded or kind is ReasoningAdded:
                 self._output_bytes += len(delta.text)  # type: ignore[union-attr]
-        self._telling.tell(deltas)
+        is_keeping_up = self._telling.tell(deltas)
         if self._output_bytes > self._max_output_bytes:
             raise _EnoughError
-        return not self._telling.is_full
+        return is_keeping_up
 
     async def catch_up(self) -> None:
         """Wait until what was told is durable."""

@@ -19,15 +19,17 @@ from holdfast.runs.transcript import Transcript
 from holdfast.store.port import RunLog
 from holdfast.store.records import RunEnding
 
-TAIL_EVENTS = 1024
+TAIL_EVENTS = 256
 """How many of the newest events are kept in memory; a subscriber that is further behind reads the store."""
 MAX_PENDING_EVENTS = 4096
 """How far a run may be ahead of the store before it waits."""
 PREVIEW_CHARACTERS = 500
-_FOLLOWED = (RunStarted, TurnStarted, Answered)
 FOLLOWED_SECONDS = 0.005
-"""How long an event waits for what is sure to follow it at once: the first token goes into the batch of the run's
-start, and the run's end into that of the last token, instead of waiting for a commit that nobody reads."""
+"""How long an event waits for what is sure to follow it: the first token goes into the batch of the run's start, and
+the run's end into that of the last token, instead of waiting for a commit of its own."""
+_FOLLOWED = frozenset({RunStarted, TurnStarted, Answered})
+PACE_SECONDS = 0.001
+"""What came while a commit was under way waits so long for more: a stream this fast needs no commit a read."""
 
 
 class Told(Protocol):
@@ -59,30 +61,38 @@ class Recorder:
         self._clock = clock
         self._pending: list[Event] = []
         self._in_flight: Batch | None = None
+        self._is_resting = False
+        """A commit is just over, and what is pending waits for more."""
         self._is_closing = False
         self._timer: asyncio.TimerHandle | None = None
         self._tail_events = 0
         self._waiters: list[asyncio.Future[bool]] = []
 
-    def append(self, events: Sequence[Event]) -> None:
-        """Record what happened. Returns at once; raises the StoreError that made recording impossible."""
+    def append(self, events: Sequence[Event]) -> bool:
+        """Record what happened. Returns at once; raises the StoreError that made recording impossible.
+
+        Returns:
+            False: the run is too far ahead of the store.
+        """
         if self.failure is not None:
             raise self.failure
         self._pending.extend(events)
         if self._in_flight is None:
-            self._go_on()
+            if type(events[-1]) in _FOLLOWED and self._is_followed:
+                self._hand_over_in(FOLLOWED_SECONDS)
+            elif not self._is_resting:
+                self._hand_over()
+        return len(self._pending) <= MAX_PENDING_EVENTS
 
     @property
-    def is_full(self) -> bool:
-        """Is the run too far ahead of the store?"""
-        return len(self._pending) > MAX_PENDING_EVENTS
+    def _is_followed(self) -> bool:
+        """Is more sure to follow what is pending? What nobody has seen anything of goes at once."""
+        last = type(self._pending[-1])
+        return last in _FOLLOWED and (last is not Answered or self.end > 0)
 
-    def _go_on(self) -> None:
-        """Hand over what is pending, now or soon."""
-        if type(self._pending[-1]) not in _FOLLOWED:
-            self._hand_over()
-        elif self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(FOLLOWED_SECONDS, self._hand_over_late)
+    def _hand_over_in(self, seconds: float) -> None:
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(seconds, self._hand_over_late)
 
     def _hand_over_late(self) -> None:
         self._timer = None
@@ -93,7 +103,9 @@ class Recorder:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        batch = Batch(self.end, self._clock.now(), self._pending)
+        # A tuple, because the garbage collector looks at lists again and again.
+        batch = Batch(self.end, self._clock.now(), tuple(self._pending))
+        self._is_resting = False
         self._pending = []
         self._in_flight = batch
         self._log.append(self.run, batch, self._committed)
@@ -108,18 +120,21 @@ class Recorder:
             return
         self._publish(batch)
         if self._pending and not self._is_closing:
-            self._go_on()
+            self._is_resting = True
+            self._hand_over_in(FOLLOWED_SECONDS if self._is_followed else PACE_SECONDS)
 
     def _publish(self, batch: Batch) -> None:
-        for event in batch.events:
-            self.transcript.add(event, batch.at)
-        self.end = batch.end
+        self.transcript.add_batch(batch)
+        count = len(batch.events)
+        self.end = EventNumber(batch.first + count)
         self.tail.append(batch)
-        self._tail_events += len(batch.events)
+        self._tail_events += count
         if self._tail_events > 2 * TAIL_EVENTS:
             self._trim()
-        self._wake()
-        self._lead(batch)
+        if self._waiters:
+            self._wake()
+        if self.followers:
+            self._lead(batch)
 
     def _trim(self) -> None:
         keep_from, kept = len(self.tail), 0
@@ -137,9 +152,8 @@ class Recorder:
         self._lead(None)
 
     def _lead(self, batch: Batch | None) -> None:
-        if self.followers:
-            for follower in tuple(self.followers):
-                follower.told(batch)
+        for follower in tuple(self.followers):
+            follower.told(batch)
 
     def _wake(self) -> None:
         waiters, self._waiters = self._waiters, []

@@ -23,8 +23,8 @@ PAGE_EVENTS = 512
 class Follower(Protocol):
     """A reader that has read everything, and is called instead of being woken."""
 
-    def hear(self, batch: Batch) -> bool:
-        """This is durable now. Must not wait. False: no more, I fall behind."""
+    def hear(self, batches: list[Batch]) -> bool:
+        """This is durable now: one batch. Must not wait. False: no more, I fall behind."""
         ...
 
     def halted(self, error: Exception | None) -> None:
@@ -44,10 +44,10 @@ class Subscription:
         left: Callable[[], None] | None = None,
     ) -> None:
         self.run = run
-        self.after = after
-        """The last event it has read."""
         self.is_over = False
         """The run's last event has been read."""
+        self._next: int = after + 1
+        """The number of the first event that it has not read."""
         self._log = log
         self._recorder = recorder
         self._left = left
@@ -81,7 +81,7 @@ class Subscription:
         Only for a reader that has read everything that is there: False says that it has not, and must read that first.
         """
         recorder = self._recorder
-        if recorder is None or recorder.closed or self.after + 1 != recorder.end:
+        if recorder is None or recorder.closed or self._next != recorder.end:
             return False
         self._follower = follower
         recorder.followers.append(self)
@@ -99,10 +99,11 @@ class Subscription:
         if follower is None:
             return  # It has left while the others were told.
         if batch is not None:
-            self.after = EventNumber(batch.end - 1)
-            self.is_over = type(batch.events[-1]) is RunEnded
+            events = batch.events
+            self._next = batch.first + len(events)
+            self.is_over = type(events[-1]) is RunEnded
             try:
-                if follower.hear(batch) and not self.is_over:
+                if follower.hear([batch]) and not self.is_over:
                     return
             except Exception as raised:
                 error = raised
@@ -111,7 +112,7 @@ class Subscription:
 
     def newest(self) -> list[Batch] | None:
         """What can be read without waiting; None: nothing, or the store has to be asked."""
-        batches = self._recorder.newest(self.after) if self._recorder is not None else None
+        batches = self._recorder.newest(self._after) if self._recorder is not None else None
         return self._take(batches) if batches else None
 
     async def next(self, quiet_seconds: float | None = None) -> list[Batch]:
@@ -125,24 +126,28 @@ class Subscription:
         """
         recorder = self._recorder
         while True:
-            batches = recorder.newest(self.after) if recorder is not None else None
+            batches = recorder.newest(self._after) if recorder is not None else None
             if batches is None:
-                batches = await self._log.read_log(self.run, self.after, PAGE_EVENTS)
+                batches = await self._log.read_log(self.run, self._after, PAGE_EVENTS)
             if batches:
                 return self._take(batches)
             if recorder is None or recorder.closed:
-                raise NotFoundError(f"The log of run {self.run} ends after event {self.after}.", code="run_not_found")
+                raise NotFoundError(f"The log of run {self.run} ends after event {self._after}.", code="run_not_found")
             waiter = recorder.grown()
             if quiet_seconds is not None:
                 self._quiet.watch(waiter, quiet_seconds)
             if not await waiter:
                 return []
 
+    @property
+    def _after(self) -> EventNumber:
+        return EventNumber(self._next - 1)
+
     def _take(self, batches: list[Batch]) -> list[Batch]:
         if len(batches) > 1:
             batches = _first_page(batches)
         last = batches[-1]
-        self.after = EventNumber(last.end - 1)
+        self._next = last.end
         self.is_over = type(last.events[-1]) is RunEnded
         return batches
 

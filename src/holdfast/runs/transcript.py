@@ -68,8 +68,9 @@ class Transcript:
 
     def add_batch(self, batch: Batch) -> None:
         """Take the next events of the log."""
+        add, at = self.add, batch.at
         for event in batch.events:
-            self.add(event, batch.at)
+            add(event, at)
 
     def add(self, event: Event, at: float = 0.0) -> None:
         """Take the next event of the log."""

@@ -64,13 +64,16 @@ class FallbackUpstream:
 class _Heard:
     """Notes whether there was something to show."""
 
-    __slots__ = ("_listener", "catch_up", "has_delivered")
+    __slots__ = ("_listener", "catch_up", "has_delivered", "hear")
 
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
         self.has_delivered = False
+        self.hear = self._hear_first
         self.catch_up = listener.catch_up
 
-    def hear(self, deltas: Sequence[Delta]) -> bool:
-        self.has_delivered = self.has_delivered or is_visible(deltas)
+    def _hear_first(self, deltas: Sequence[Delta]) -> bool:
+        if is_visible(deltas):
+            self.has_delivered = True
+            self.hear = self._listener.hear
         return self._listener.hear(deltas)

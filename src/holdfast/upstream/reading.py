@@ -28,9 +28,9 @@ class Reading:
     __slots__ = (
         "_decoder",
         "_frames",
-        "_hear",
         "_is_flowing",
         "_kept",
+        "_listener",
         "_make_lenient",
         "_model",
         "_silence",
@@ -65,7 +65,7 @@ class Reading:
         self.failure: UpstreamError | None = None
         """Why it is over, if it is no good end."""
         self._decoder = decoder
-        self._hear = listener.hear
+        self._listener = listener
         self._watchdog = watchdog
         self._make_lenient = make_lenient
         self._model = model
@@ -86,7 +86,7 @@ class Reading:
                 return True  # Comments are no sign of life (U14).
             self._frames = decoder.frames
             self._watchdog.heard_at = self._time()
-            return self._hear(deltas)
+            return self._listener.hear(deltas)
         return self._take_unusual(data, deltas, decoder.failure)
 
     def end(self, lost: UpstreamError | None) -> None:
@@ -130,7 +130,7 @@ class Reading:
         self._frames = decoder.frames
         self._is_flowing = self._make_lenient is None
         self._watchdog.heard_at = self._time()
-        return self._hear(deltas) and not self.is_over
+        return self._listener.hear(deltas) and not self.is_over
 
 
 def named(deltas: Sequence[Delta], model: str) -> list[Delta]:

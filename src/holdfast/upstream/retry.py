@@ -83,7 +83,7 @@ class RetryingUpstream:
 class _Try:
     """Hears one try, and holds back what would stand twice if the try failed."""
 
-    __slots__ = ("_attempt", "_held", "_listener", "catch_up", "has_delivered")
+    __slots__ = ("_attempt", "_held", "_listener", "catch_up", "has_delivered", "hear")
 
     def __init__(self, listener: Listener, attempt: int) -> None:
         self._listener = listener
@@ -91,13 +91,14 @@ class _Try:
         self._held: list[Delta] = []
         self.has_delivered = False
         """Somebody has seen something of it."""
+        self.hear = self._hear_first
         self.catch_up = listener.catch_up
 
-    def hear(self, deltas: Sequence[Delta]) -> bool:
-        if self.has_delivered:
-            return self._listener.hear(deltas)
+    def _hear_first(self, deltas: Sequence[Delta]) -> bool:
         if is_visible(deltas):
             self.has_delivered = True
+            # From here on nothing is held back, and nobody stands in between.
+            self.hear = self._listener.hear
             return self._listener.hear([*self._held, *deltas] if self._held else deltas)
         # What nobody can see yet (sealed reasoning, say) would stand twice if this try failed.
         self._held += (delta for delta in deltas if not isinstance(delta, UpstreamRetried))

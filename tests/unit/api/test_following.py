@@ -42,7 +42,7 @@ class Borrowed:
         self.stream = stream
         return self.is_there
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes) -> bool:
         assert data
         assert not self.ended
         assert self.is_there
@@ -50,6 +50,7 @@ class Borrowed:
             self.body += data
         else:
             self._unread += data
+        return self.is_ready
 
     def end(self, data: bytes) -> None:
         self.write(data)
@@ -272,10 +273,10 @@ async def test_one_that_leaves_while_the_others_are_told_is_told_no_more() -> No
         await other({WIRE: second}, None, ignore)  # type: ignore[arg-type]
         write = first.write
 
-        def write_and_lose_the_other(data: bytes) -> None:
-            write(data)
+        def write_and_lose_the_other(data: bytes) -> bool:
             if second.is_there:
                 second.go()
+            return write(data)
 
         first.write = write_and_lose_the_other  # type: ignore[method-assign]
         await log.say("one")

@@ -14,7 +14,7 @@ from holdfast.ids import RunId
 from holdfast.store.sqlite.log import RawPart, insert_packed, raw_part
 
 MAX_ROWS_AT_ONCE: Final = 64
-PACK_BATCHES: Final = 32
+PACK_BATCHES: Final = 64
 PACK_BYTES: Final = 32 * 1024
 """A run that has so much in the journal alone is packed."""
 LARGE_BYTES: Final = 16 * 1024
@@ -23,7 +23,7 @@ TIDY_BYTES: Final = 64 * 1024
 """When so much was appended it is time to look at the journal's beginning."""
 CUT_BYTES: Final = 4 * TIDY_BYTES
 """So much of the beginning is deleted at once at most, so that nobody waits long for that commit."""
-BEHIND_BYTES: Final = 4 * 1024 * 1024
+BEHIND_BYTES: Final = 8 * 1024 * 1024
 """A run whose oldest row is so far from the journal's end is packed, however little it is: a run that is silent would
 else hold back the journal, through which every reader of a live run goes."""
 ROW_BYTES: Final = 32
@@ -109,7 +109,7 @@ class Journal:
     ) -> None:
         """Write a batch straight into the log, after those that the log does not have yet."""
         parts = [*end.parts, raw_part(first, at, events)] if count else end.parts
-        insert_packed(connection, end.key, parts, first + count)
+        insert_packed(connection, end.key, parts, first + count, end.size + len(events))
         end.next = first + count
         self._empty(end)
 
@@ -184,7 +184,7 @@ class Journal:
         self._next_id = number + ROW_BYTES + len(events)
 
     def _pack(self, connection: sqlite3.Connection, end: LogEnd) -> None:
-        insert_packed(connection, end.key, end.parts, end.next)
+        insert_packed(connection, end.key, end.parts, end.next, end.size)
         self._empty(end)
 
     def _empty(self, end: LogEnd) -> None:

@@ -95,10 +95,10 @@ def raw_part(first: int, at: float, events: bytes) -> RawPart:
     return RawPart(first, at, msgspec.Raw(events))
 
 
-def insert_packed(connection: sqlite3.Connection, key: int, parts: list[RawPart], end: int) -> None:
-    """Write batches that follow each other, up to event `end`: one row, or several where they are many at once."""
+def insert_packed(connection: sqlite3.Connection, key: int, parts: list[RawPart], end: int, size: int) -> None:
+    """Write batches that follow each other, up to event `end`, of `size` bytes: one row, or several if it is much."""
     while parts:
-        row = parts[: _fitting(parts)]
+        row = parts if size < SEGMENT_BYTES else parts[: _fitting(parts)]
         parts = parts[len(row) :]
         first, next_event = row[0].first, parts[0].first if parts else end
         connection.execute(

@@ -19,7 +19,16 @@ from typing import Any, Final, TypeVar, cast
 import msgspec
 
 from holdfast.errors import StoreError, StoreUnavailableError
-from holdfast.events import Batch, encode_events
+from holdfast.events import (
+    ApprovalAnswered,
+    ApprovalAsked,
+    Batch,
+    RunEnded,
+    Steered,
+    ToolFinished,
+    ToolStarted,
+    encode_events,
+)
 from holdfast.ids import RunId
 from holdfast.store.port import Committed
 from holdfast.store.sqlite.database import connect_writer, is_condition, is_full, is_passing, prepare_file, unavailable
@@ -29,13 +38,15 @@ from holdfast.store.sqlite.migrate import migrate
 Result = TypeVar("Result")
 
 GATHER_SECONDS: Final = 0.0002
-MAX_GATHER_SECONDS: Final = 0.004
+MAX_GATHER_SECONDS: Final = 0.008
 """How long the writer lets more come before its next commit, for each operation of the last one. One stream alone never
 waits; with hundreds of them a commit costs more than all that is in it, and a few milliseconds save much of that."""
 
 
 SYNC_SECONDS: Final = 0.01
-"""How long a change that may be synced later waits for the next commit to take it to the disk along."""
+"""How long a change that may be synced later waits at most for another commit to take it to the disk along."""
+_DEEDS: Final = frozenset({ToolStarted, ToolFinished, ApprovalAsked, ApprovalAnswered, Steered, RunEnded})
+"""Events of which a power failure may not leave the effect and take the record."""
 
 
 class _Append(msgspec.Struct):
@@ -47,6 +58,7 @@ class _Append(msgspec.Struct):
     at: float
     events: bytes
     committed: Committed
+    sync_later: bool
     error: StoreError | None = None
 
 
@@ -76,8 +88,8 @@ class Writer:
         self._queue: queue.SimpleQueue[_Append | _Work | None] = queue.SimpleQueue()
         self._connection: sqlite3.Connection | None = None
         self._waits_for_disk = True
-        self._is_unsynced = False
-        """Something was committed that may not be on the disk yet."""
+        self._sync_at: float | None = None
+        """Something was committed that may not be on the disk yet, and has to be by then."""
         self._before_closing: Callable[[], None] = lambda: None
         self._ended: asyncio.Future[None] | None = None
         # A daemon, so that a program that forgot to close the store can still end; what it was told is saved.
@@ -102,9 +114,14 @@ class Writer:
         return self._queue.qsize()
 
     def append(self, run: RunId, batch: Batch, committed: Committed) -> None:
-        """Hand over a batch; it is encoded here, once."""
+        """Hand over a batch; it is encoded here, once.
+
+        What a model says is synced later, as in `run`: a power failure cuts it off anyway, at this token or a few
+        before it. What was done or decided is on the disk before it is told.
+        """
         events = batch.events
-        item = _Append(run, batch.first, len(events), batch.at, encode_events(events), committed)
+        sync_later = _DEEDS.isdisjoint(map(type, events))
+        item = _Append(run, batch.first, len(events), batch.at, encode_events(events), committed, sync_later)
         if self._ended is None:
             self._queue.put(item)
         else:
@@ -138,7 +155,7 @@ class Writer:
         closing = False
         while not closing:
             try:
-                taken = [self._queue.get(timeout=SYNC_SECONDS if self._is_unsynced else None)]
+                taken = [self._queue.get(timeout=self._seconds_to_sync())]
             except queue.Empty:
                 self._sync()
                 continue
@@ -153,8 +170,11 @@ class Writer:
             except Exception as error:
                 # Whatever it was, nobody may be left waiting, and the next group gets its chance.
                 self._fail(group, error)
-            if group and not self._call_loop(self._tell, group, time.perf_counter() - started):
+            now = time.perf_counter()
+            if group and not self._call_loop(self._tell, group, now - started):
                 closing = True
+            if self._sync_at is not None and now >= self._sync_at:
+                self._sync()
             if len(group) > 1 and not closing:
                 # Many write at once: what comes in the next moment goes into one commit instead of several.
                 time.sleep(min(MAX_GATHER_SECONDS, GATHER_SECONDS * len(group)))  # noqa: TID251 - our own thread
@@ -175,16 +195,22 @@ class Writer:
             self._take_back(connection)
             self._write(connection, group, tidy=False)
 
+    def _seconds_to_sync(self) -> float | None:
+        return None if self._sync_at is None else max(0.0, self._sync_at - time.perf_counter())
+
     def _sync(self) -> None:
         """Take to the disk what was committed without waiting for it."""
-        self._is_unsynced = False
-        log = self._path.with_name(self._path.name + "-wal")
+        self._sync_at = None
         # Whatever is wrong here SQLite meets too, at the next commit; this one has been told already.
-        with suppress(OSError), log.open("rb") as file:
-            os.fdatasync(file.fileno())
+        with suppress(OSError):
+            log = os.open(f"{self._path}-wal", os.O_RDONLY)
+            try:
+                os.fdatasync(log)
+            finally:
+                os.close(log)
 
     def _write(self, connection: sqlite3.Connection, group: Sequence[_Append | _Work], *, tidy: bool) -> None:
-        self._wait_for_disk(connection, not all(type(item) is _Work and item.sync_later for item in group))
+        self._wait_for_disk(connection, not all(item.sync_later for item in group))
         explicit = (
             tidy
             or not is_one_statement(len(group))
@@ -198,16 +224,17 @@ class Writer:
         for item in group:
             item.error = None
             if type(item) is _Append:
+                events = item.events
                 try:
                     end = journal.find(connection, item.run)
                     end.check(item.first)
                 except StoreError as error:
                     item.error = error
                     continue
-                if is_large(item.events):
-                    journal.write_through(connection, end, item.first, item.count, item.at, item.events)
+                if is_large(events):
+                    journal.write_through(connection, end, item.first, item.count, item.at, events)
                 elif item.count:
-                    rows += journal.add(end, item.first, item.count, item.at, item.events)
+                    rows += journal.add(end, item.first, item.count, item.at, events)
             else:
                 insert_rows(connection, rows)
                 rows = []
@@ -219,9 +246,9 @@ class Writer:
             connection.execute("COMMIT")
         # A commit that waits for the disk takes along what was written before it, if it writes anything itself.
         if not self._waits_for_disk:
-            self._is_unsynced = True
+            self._sync_at = self._sync_at or time.perf_counter() + SYNC_SECONDS
         elif rows:
-            self._is_unsynced = False
+            self._sync_at = None
 
     def _wait_for_disk(self, connection: sqlite3.Connection, wait: bool) -> None:
         """Should the next commits wait for the disk?"""
@@ -302,18 +329,15 @@ class Writer:
     def _tell(self, group: Sequence[_Append | _Work], seconds: float) -> None:
         for item in group:
             if type(item) is _Append:
-                self._call(item.committed, item.error)
+                try:
+                    item.committed(item.error)
+                except Exception as error:
+                    # As the loop does with any callback: reported, and the others of the group still hear.
+                    self._loop.call_exception_handler({"message": "a store's callback failed", "exception": error})
             else:
                 _resolve(cast(_Work, item))
         if self.on_commit is not None:
-            self._call(self.on_commit, seconds, len(group))
-
-    def _call(self, callback: Callable[..., None], *arguments: object) -> None:
-        try:
-            callback(*arguments)
-        except Exception as error:
-            # As the loop does with any callback: reported, and the others of the group still hear.
-            self._loop.call_exception_handler({"message": "a store's callback failed", "exception": error})
+            self.on_commit(seconds, len(group))
 
     def _tell_closed(self) -> None:
         if self._ended is not None and not self._ended.done():
