@@ -18,6 +18,30 @@ from holdfast.store.records import Reserved
 class LiveRun:
     """One run in this process. The supervisor owns it."""
 
+    __slots__ = (
+        "_clock",
+        "_grace",
+        "active_at",
+        "began",
+        "begun",
+        "closing",
+        "controls",
+        "created",
+        "created_at",
+        "creating",
+        "executing",
+        "executing_at",
+        "first_delta_at",
+        "interrupted_at",
+        "interruption",
+        "log",
+        "readers",
+        "recorder",
+        "request",
+        "task",
+        "withdrawn",
+    )
+
     def __init__(self, request: RunRequest, recorder: Recorder, log: RunLog, clock: Clock) -> None:
         self.request = request
         self.recorder = recorder

@@ -83,6 +83,21 @@ class _EnoughError(Exception):
 class Loop:
     """One run of the agent. It listens to the model itself."""
 
+    __slots__ = (
+        "_agent",
+        "_client_tools",
+        "_controls",
+        "_ended",
+        "_fold",
+        "_has_text",
+        "_max_output_bytes",
+        "_messages",
+        "_output_bytes",
+        "_request",
+        "_telling",
+        "_tool_calls",
+    )
+
     def __init__(
         self, agent: Agent, request: RunRequest, history: Sequence[Message], controls: Controls, telling: Telling
     ) -> None:

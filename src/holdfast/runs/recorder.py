@@ -43,10 +43,29 @@ class Told(Protocol):
 class Recorder:
     """One run's log, being written."""
 
+    __slots__ = (
+        "_clock",
+        "_folded",
+        "_in_flight",
+        "_is_closing",
+        "_is_resting",
+        "_log",
+        "_pending",
+        "_tail_events",
+        "_timer",
+        "_transcript",
+        "_waiters",
+        "closed",
+        "end",
+        "failure",
+        "followers",
+        "run",
+        "tail",
+        "tail_first",
+    )
+
     def __init__(self, run: RunId, log: RunLog, clock: Clock) -> None:
         self.run = run
-        self.transcript = Transcript()
-        """The fold of what is durable."""
         self.failure: StoreError | None = None
         """The store refused a batch: nothing more is recorded, and the run must end."""
         self.tail: list[Batch] = []
@@ -57,6 +76,9 @@ class Recorder:
         """The last event has been told."""
         self.followers: list[Told] = []
         """Readers that have read everything, in the order in which they came."""
+        self._transcript: Transcript | None = None
+        self._folded = 0
+        """The number after the last event that is part of the transcript."""
         self._log = log
         self._clock = clock
         self._pending: list[Event] = []
@@ -124,7 +146,6 @@ class Recorder:
             self._hand_over_in(FOLLOWED_SECONDS if self._is_followed else PACE_SECONDS)
 
     def _publish(self, batch: Batch) -> None:
-        self.transcript.add_batch(batch)
         count = len(batch.events)
         self.end = EventNumber(batch.first + count)
         self.tail.append(batch)
@@ -136,7 +157,21 @@ class Recorder:
         if self.followers:
             self._lead(batch)
 
+    @property
+    def transcript(self) -> Transcript:
+        """The fold of what is durable. Made when somebody asks, or the tail is cut: not for every token."""
+        transcript = self._transcript
+        if transcript is None:
+            transcript = self._transcript = Transcript()
+        if self._folded < self.end:
+            for batch in self.tail:
+                if batch.first >= self._folded:
+                    transcript.add_batch(batch)
+            self._folded = self.end
+        return transcript
+
     def _trim(self) -> None:
+        _ = self.transcript
         keep_from, kept = len(self.tail), 0
         while keep_from > 1 and kept < TAIL_EVENTS:
             keep_from -= 1
@@ -168,11 +203,12 @@ class Recorder:
         return waiter
 
     async def settle(self) -> None:
-        """Wait until nothing is in flight."""
-        if self._in_flight is None and self._pending:
-            self._hand_over()
-        while self._in_flight is not None:
-            await self.grown()
+        """Wait until everything is durable, or nothing more can be."""
+        while self._pending or self._in_flight is not None:
+            if self._in_flight is None:
+                self._hand_over()
+            else:
+                await self.grown()
 
     async def land(self) -> None:
         """Wait for what is in flight. What is not yet goes with the end of the log, in one commit."""
@@ -253,6 +289,7 @@ class Recorder:
     def _tell(self, batch: Batch) -> None:
         self.transcript.add(batch.events[-1], batch.at)
         self.end = batch.end
+        self._folded = self.end
         self.tail.append(batch)
         self.closed = True
         self._wake()

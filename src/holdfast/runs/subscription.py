@@ -35,6 +35,17 @@ class Follower(Protocol):
 class Subscription:
     """One reader of one run. Use it as a context manager: leaving it is leaving the run (R3)."""
 
+    __slots__ = (
+        "_follower",
+        "_left",
+        "_log",
+        "_next",
+        "_quiet",
+        "_recorder",
+        "is_over",
+        "run",
+    )
+
     def __init__(
         self,
         run: RunId,

@@ -46,6 +46,25 @@ class Approval:
 class Transcript:
     """What a run has said and done so far."""
 
+    __slots__ = (
+        "_messages",
+        "_text",
+        "_turn",
+        "_turn_dropped",
+        "approvals",
+        "dropped",
+        "events",
+        "model",
+        "outcome",
+        "results",
+        "run",
+        "session",
+        "tools",
+        "turns",
+        "usage",
+        "warnings",
+    )
+
     def __init__(self) -> None:
         self.run: RunId | None = None
         self.session: SessionId | None = None

@@ -294,6 +294,13 @@ class Answer:
 class Connection(asyncio.Protocol):
     """One connection: one request at a time."""
 
+    __slots__ = (
+        "_answer",
+        "_expiry",
+        "_pool",
+        "transport",
+    )
+
     transport: asyncio.Transport
 
     def __init__(self, pool: "Connections") -> None:

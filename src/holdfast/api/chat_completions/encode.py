@@ -47,6 +47,20 @@ _CHUNK_END: Final = b'},"logprobs":null,"finish_reason":null}]'
 class ChatEncoder:
     """One stream of chunks."""
 
+    __slots__ = (
+        "_base",
+        "_content",
+        "_dialect",
+        "_has_text",
+        "_include_usage",
+        "_model",
+        "_reasoning",
+        "_running",
+        "_suffix",
+        "_tools_ran",
+        "_turn",
+    )
+
     def __init__(
         self,
         run: RunId,
