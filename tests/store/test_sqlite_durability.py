@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import LogConflictError, StoreError, StoreUnavailableError
-from holdfast.events import Event, TextAdded
-from holdfast.ids import BEFORE_FIRST, RunId, SessionId
+from holdfast.events import ApprovalAnswered, Batch, Event, Steered, TextAdded, ToolFinished, ToolStarted
+from holdfast.ids import BEFORE_FIRST, CallId, EventNumber, RunId, SessionId
+from holdfast.messages import user_says
 from holdfast.store.records import IdempotencyKey, RunFilter
 from holdfast.store.sqlite import SqliteStore
 from tests.store.store_world import (
@@ -301,3 +302,87 @@ async def test_a_closed_store_refuses_and_says_where_it_was(sqlite_store: Sqlite
     await sqlite_store.aclose()
     with pytest.raises(StoreUnavailableError, match=str(sqlite_store.file)):
         await sqlite_store.create_run(run_record())
+
+
+class Disk:
+    """What SQLite was told about waiting for the disk, and what we took there ourselves."""
+
+    def __init__(self) -> None:
+        self.statements: list[str] = []
+        self.syncs = 0
+
+    def _sync(self, file: int) -> None:
+        self.syncs += 1
+
+    @classmethod
+    async def watch(cls, store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> "Disk":
+        disk = cls()
+        monkeypatch.setattr(os, "fdatasync", disk._sync)
+        await store._writer.run(lambda connection: connection.set_trace_callback(disk.statements.append))
+        return disk
+
+    def waits(self) -> bool:
+        """Does SQLite wait for the disk at its commits, by its last word?"""
+        modes = [statement for statement in self.statements if statement.startswith("PRAGMA synchronous")]
+        return not modes or modes[-1].endswith("FULL")
+
+
+async def test_what_a_model_says_is_told_before_it_is_on_the_disk_and_is_there_soon(
+    sqlite_store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R8: a crash of the server undoes nothing; a failure of the power no more than a moment."""
+    disk = await Disk.watch(sqlite_store, monkeypatch)
+    record = run_record()
+    await sqlite_store.create_run(record)
+    await append(sqlite_store, record.id, texts(0, "one"))
+    assert not disk.waits()
+    async with asyncio.timeout(WAIT_SECONDS):
+        while not disk.syncs:
+            await asyncio.sleep(0.001)
+    # Also while there is no pause in what is said.
+    before, first = disk.syncs, 1
+    async with asyncio.timeout(WAIT_SECONDS):
+        while disk.syncs < before + 3:
+            await append(sqlite_store, record.id, texts(first, "more"))
+            first += 1
+    assert not disk.waits()
+
+
+@pytest.mark.parametrize(
+    "deed",
+    [
+        ToolStarted(call_id=CallId("c"), name="write_file", arguments="{}", label="write_file"),
+        ToolFinished(call_id=CallId("c"), name="write_file", output="done"),
+        ApprovalAnswered(call_id=CallId("c"), approved=True, by="client"),
+        Steered(message=user_says("wait")),
+    ],
+    ids=lambda deed: type(deed).__name__,
+)
+async def test_what_was_done_or_decided_is_on_the_disk_before_it_is_told(
+    deed: Event, sqlite_store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R8: wherever it stands in its batch."""
+    disk = await Disk.watch(sqlite_store, monkeypatch)
+    record = run_record()
+    await sqlite_store.create_run(record)
+    await append(sqlite_store, record.id, texts(0, "one"))
+    assert not disk.waits()
+    await append(sqlite_store, record.id, Batch(EventNumber(1), 100.0, [deed, TextAdded(text="two")]))
+    assert disk.waits()
+
+
+async def test_a_runs_end_and_a_key_are_on_the_disk_before_they_are_told(
+    sqlite_store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R6, C15."""
+    disk = await Disk.watch(sqlite_store, monkeypatch)
+    record = run_record()
+    await sqlite_store.create_run(record)
+    assert not disk.waits()
+    ending = an_ending(record)
+    await sqlite_store.end_run(record.id, last_batch(0, ending), ending)
+    assert disk.waits()
+    await sqlite_store.create_run(run_record())
+    assert not disk.waits()
+    await sqlite_store.create_run(run_record(), IdempotencyKey(key="k", fingerprint="f"))
+    assert disk.waits()

@@ -5,12 +5,14 @@ the page's routes.
 """
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
+from starlette.middleware.exceptions import ExceptionMiddleware
 from starlette.routing import BaseRoute
+from starlette.types import ASGIApp
 
 from holdfast.api.about import routes as about
 from holdfast.api.chat_completions import routes as chat_completions
@@ -34,6 +36,18 @@ ROUTES: Final[tuple[BaseRoute, ...]] = (
 """Tried one after the other: what is asked for most stands first."""
 
 
+class HoldfastApp(Starlette):
+    """Without the layer that turns what nobody caught into a page: our own outermost one answers that too."""
+
+    def build_middleware_stack(self) -> ASGIApp:
+        """The layers, the first of them outermost."""
+        handlers: dict[Any, Any] = dict(self.exception_handlers)
+        app: ASGIApp = ExceptionMiddleware(self.router, handlers=handlers)
+        for middleware, arguments, named in reversed(self.user_middleware):
+            app = middleware(app, *arguments, **named)
+        return app
+
+
 def make_app(service: Service, *, page: Sequence[BaseRoute] = ()) -> Starlette:
     """The ASGI application. Mounts into any other.
 
@@ -42,7 +56,7 @@ def make_app(service: Service, *, page: Sequence[BaseRoute] = ()) -> Starlette:
         page: the web page's static files; they need no key.
     """
     server = service.settings.server
-    app = Starlette(
+    app = HoldfastApp(
         routes=[*ROUTES, *page],
         middleware=[
             Middleware(EnvelopeMiddleware),

@@ -11,6 +11,7 @@ import msgspec
 from starlette.requests import Request
 
 from holdfast.api.service import service_of
+from holdfast.api.texts import headers_of
 from holdfast.errors import RequestError
 
 T = TypeVar("T")
@@ -37,12 +38,13 @@ async def read_body(request: Request) -> bytes:
         ClientLeftError: it never came whole.
     """
     limit = service_of(request).settings.server.max_body_bytes
-    encoding = request.headers.get("content-encoding", "identity").lower()
+    headers = headers_of(request.scope)
+    encoding = headers.get("content-encoding", "identity").lower()
     if encoding != "identity":
         raise RequestError(f"Content-Encoding {encoding!r} is not understood.", status=415, code="unsupported_encoding")
-    announced = request.headers.get("content-length", "")
+    announced = headers.get("content-length", "")
     if announced.isdecimal() and int(announced) > limit:
-        if request.headers.get("expect", "").lower() != "100-continue":
+        if headers.get("expect", "").lower() != "100-continue":
             await _drain(request)
         raise _too_large(limit)
     pieces: list[bytes] = []

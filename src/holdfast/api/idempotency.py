@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 from starlette.requests import Request
 
-from holdfast.api.texts import check_header_text, header_text
+from holdfast.api.texts import check_header_text, header_text, headers_of
 from holdfast.ids import RunId
 from holdfast.store.records import IdempotencyKey
 
@@ -42,7 +42,7 @@ def parse_key(request: Request, fingerprint: str) -> IdempotencyKey | None:
 
 def is_retry(request: Request) -> bool:
     """Does an official SDK say that it sent this request before?"""
-    count = request.headers.get("x-stainless-retry-count", "")
+    count = headers_of(request.scope).get("x-stainless-retry-count", "")
     return count.isdecimal() and int(count) > 0
 
 

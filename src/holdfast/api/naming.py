@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 from starlette.requests import HTTPConnection
 
 from holdfast.api.service import Service
-from holdfast.api.texts import check_header_text, header_text
+from holdfast.api.texts import check_header_text, header_text, headers_of
 from holdfast.errors import RequestError
 from holdfast.ids import SessionId
 
@@ -78,9 +78,10 @@ SDK_GRACE_SECONDS: Final = 1.5
 
 def default_on_disconnect(connection: HTTPConnection, *, stream: bool) -> Literal["cancel"] | float:
     """C15, C17: what a request that does not say means. Who is going to come back by itself is waited for."""
-    if "idempotency-key" in connection.headers:
+    headers = headers_of(connection.scope)
+    if "idempotency-key" in headers:
         return KEYED_GRACE_SECONDS
-    if not stream and "x-stainless-retry-count" in connection.headers:
+    if not stream and "x-stainless-retry-count" in headers:
         return SDK_GRACE_SECONDS
     return "cancel"
 

@@ -6,6 +6,7 @@ from typing import Any, Literal
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 Handler = Callable[[Request], Awaitable[Response]]
 Method = Literal["GET", "POST", "PATCH", "DELETE"]
@@ -39,6 +40,7 @@ class ApiRoute(Route):
             answers: the status of success.
         """
         super().__init__(path, handler, methods=[method])
+        self.app = self._answer
         self.method: Method = method
         self.handler = handler
         self.tag = tag
@@ -46,3 +48,8 @@ class ApiRoute(Route):
         self.streams = streams
         self.query = query
         self.answers = answers
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """As Starlette does it, but for catching errors: the application does, and once is enough."""
+        response = await self.handler(Request(scope, receive, send))
+        await response(scope, receive, send)

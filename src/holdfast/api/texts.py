@@ -1,18 +1,35 @@
 """Text in and out of HTTP headers: what form it may have (C14), and how it travels. Sits on the vocabulary."""
 
 import unicodedata
+from collections.abc import Mapping
 from typing import Final
 
 from starlette.requests import HTTPConnection
+from starlette.types import Scope
 
 from holdfast.errors import RequestError
 
 MAX_CHARACTERS: Final = 256
 
 
+_HEADERS: Final = "holdfast.headers"
+
+
+def headers_of(scope: Scope) -> Mapping[str, str]:
+    """A request's headers by their names in lower case; the first of a name counts.
+
+    Read once: Starlette looks through all of them for every one that is asked for, and a dozen are.
+    """
+    headers: dict[str, str] | None = scope.get(_HEADERS)
+    if headers is None:
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in reversed(list(scope["headers"]))}
+        scope[_HEADERS] = headers
+    return headers
+
+
 def header_text(connection: HTTPConnection, name: str) -> str | None:
     """A request header as text; None: it is absent or empty. Bytes that are UTF-8 are read as such."""
-    value = connection.headers.get(name)
+    value = headers_of(connection.scope).get(name.lower())
     if value is None:
         return None
     try:

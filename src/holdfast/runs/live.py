@@ -12,7 +12,6 @@ from holdfast.runs.recorder import Recorder
 from holdfast.runs.request import RunRequest
 from holdfast.runs.subscription import Subscription
 from holdfast.store.port import RunLog
-from holdfast.store.records import Reserved
 
 
 class LiveRun:
@@ -65,7 +64,7 @@ class LiveRun:
         self.first_delta_at: float | None = None
         self.interruption: Cancelled | None = None
         self.interrupted_at = 0.0
-        self.creating: asyncio.Task[Reserved | None] | None = None
+        self.creating: asyncio.Task[None] | None = None
         self.task: asyncio.Task[None] | None = None
         self.readers = 0
         self.log = log

@@ -106,15 +106,16 @@ class Supervisor:
         self._live[request.run] = live
         turn = self._lanes.join(live)
         subscription = live.subscribe()
-        creating = live.creating = asyncio.get_running_loop().create_task(self._create(live, turn, key))
+        loop = asyncio.get_running_loop()
+        asker: asyncio.Future[Reserved | None] = loop.create_future()
+        live.creating = loop.create_task(self._create(live, turn, key, asker))
         if key is None and self._store_is_well:
             # The model is asked while the run is being saved. What it says is saved after that, and told after that.
             self._launch(live, turn)
         try:
-            reserved = await asyncio.shield(creating)
+            reserved = await asker
         except asyncio.CancelledError:
             # It is created all the same, and ends as one whose client has left.
-            creating.add_done_callback(partial(_notice_unsaved, live))
             subscription.leave()
             raise
         if reserved is not None:
@@ -123,11 +124,17 @@ class Supervisor:
             self._tracing.follow(live)
         return Started(request.run, subscription, replayed=False)
 
-    async def _create(self, live: LiveRun, turn: asyncio.Future[None], key: IdempotencyKey | None) -> Reserved | None:
+    async def _create(
+        self,
+        live: LiveRun,
+        turn: asyncio.Future[None],
+        key: IdempotencyKey | None,
+        asker: "asyncio.Future[Reserved | None]",
+    ) -> None:
         """Save a run, and see that it executes or is forgotten, whether or not somebody still waits for it."""
         try:
             reserved = await self._store.create_run(_record(live.request, live.created_at), key)
-        except BaseException:
+        except BaseException as error:
             # From now on nobody is asked before the run is saved, until one is.
             self._store_is_well = False
             live.withdraw()
@@ -135,7 +142,15 @@ class Supervisor:
                 await asyncio.wait([live.task])
             self._forget(live)
             live.recorder.give_up()
-            raise
+            if not isinstance(error, Exception):
+                asker.cancel()
+                raise
+            if asker.done():
+                # Nobody waits for it any more who could be told.
+                logger.warning("run %s could not be saved, and its client has left: %s", live.request.run, error)
+            else:
+                asker.set_exception(error)
+            return
         self._store_is_well = True
         live.created.set_result(None)
         if reserved is not None:
@@ -143,7 +158,8 @@ class Supervisor:
         elif live.task is None:
             self._launch(live, turn)
         live.creating = None
-        return reserved
+        if not asker.done():
+            asker.set_result(reserved)
 
     def _launch(self, live: LiveRun, turn: asyncio.Future[None]) -> None:
         loop = asyncio.get_running_loop()
@@ -392,13 +408,6 @@ def _closing_events(live: LiveRun, outcome: Outcome, transcript: Transcript) -> 
     # A message that was accepted and that no turn has seen is part of the conversation all the same (R13).
     unseen = [Steered(message=message) for message in steering]
     return [*close_interrupted(transcript, outcome, keep_open), *unseen]
-
-
-def _notice_unsaved(live: LiveRun, creating: "asyncio.Task[Reserved | None]") -> None:
-    """Nobody waits for it any more who could be told."""
-    error = None if creating.cancelled() else creating.exception()
-    if error is not None:
-        logger.warning("run %s could not be saved, and its client has left: %s", live.request.run, error)
 
 
 def _record(request: RunRequest, now: float) -> RunRecord:

@@ -8,12 +8,12 @@ import re
 import secrets
 from typing import Final
 
-from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from holdfast.api.body import ClientLeftError
 from holdfast.api.middleware.refusing import refuse
 from holdfast.api.problems import unexpected_problem
+from holdfast.api.texts import headers_of
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ class EnvelopeMiddleware:
         if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
-        asked = Headers(scope=scope).get("x-request-id", "")
+        asked = headers_of(scope).get("x-request-id", "")
         request_id = asked if _GOOD_ID.fullmatch(asked) else make_request_id()
         scope[REQUEST_ID] = request_id
         started = False

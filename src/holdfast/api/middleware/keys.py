@@ -4,12 +4,12 @@ import hmac
 from collections.abc import Sequence
 from typing import Final
 
-from starlette.datastructures import Headers
 from starlette.routing import BaseRoute, Match
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from holdfast.api.middleware.refusing import refuse
 from holdfast.api.problems import Problem
+from holdfast.api.texts import headers_of
 
 OPEN_PATHS: Final = frozenset({"/health", "/v1/health", "/health/detailed"})
 
@@ -32,7 +32,7 @@ class KeyMiddleware:
         await self._app(scope, receive, send)
 
     def _check(self, scope: Scope) -> Problem | None:
-        given = Headers(scope=scope).get("authorization")
+        given = headers_of(scope).get("authorization")
         if given is not None:
             scheme, _, key = given.partition(" ")
             key_matches = hmac.compare_digest(key.strip().encode("latin-1"), self._key)

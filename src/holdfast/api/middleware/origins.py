@@ -5,16 +5,17 @@ Programs send no Origin and are not concerned. Answers preflights itself, since 
 
 import ipaddress
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Final
 
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import MutableHeaders
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from holdfast.api.dialects import Dialect
 from holdfast.api.middleware.refusing import refuse
 from holdfast.api.problems import Problem
+from holdfast.api.texts import headers_of
 
 METHODS: Final = "GET, POST, PATCH, DELETE, OPTIONS"
 MAX_AGE_SECONDS: Final = 600
@@ -40,7 +41,7 @@ class OriginMiddleware:
         if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
-        headers = Headers(scope=scope)
+        headers = headers_of(scope)
         host = headers.get("host", "")
         if not self._has_key and not self._is_trusted(host):
             await refuse(_rebound(host), scope, receive, send)
@@ -55,7 +56,9 @@ class OriginMiddleware:
         else:
             await refuse(_foreign(origin), scope, receive, send)
 
-    async def _answer_allowed(self, origin: str, headers: Headers, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _answer_allowed(
+        self, origin: str, headers: Mapping[str, str], scope: Scope, receive: Receive, send: Send
+    ) -> None:
         async def send_with_origin(message: Message) -> None:
             if message["type"] == "http.response.start":
                 answer = MutableHeaders(raw=list(message.get("headers", ())))

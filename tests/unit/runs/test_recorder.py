@@ -1,0 +1,140 @@
+"""The recorder: what goes into one commit, and what is known of it meanwhile."""
+
+import asyncio
+
+from holdfast.clock import SystemClock
+from holdfast.events import Answered, Batch, Event, RunStarted, TextAdded, TurnStarted
+from holdfast.ids import RunId, SessionId
+from holdfast.outcomes import Completed
+from holdfast.runs.recorder import TAIL_EVENTS, Recorder
+from holdfast.runs.transcript import Transcript
+from holdfast.store.memory import MemoryStore
+from holdfast.store.port import Committed
+from holdfast.store.records import RunEnding, RunRecord
+
+RUN = RunId("run_1")
+STARTED = RunStarted(run=RUN, session=SessionId("s"), model="m")
+TURN = TurnStarted(turn=0, model="m")
+ANSWERED = Answered(finish="stop", model="m")
+
+
+def words(*texts: str) -> list[Event]:
+    return [TextAdded(text=text) for text in texts]
+
+
+class SlowLog(MemoryStore):
+    """Commits when it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.handed_over: list[list[Event]] = []
+        self._waiting: list[tuple[RunId, Batch, Committed]] = []
+
+    def append(self, run: RunId, batch: Batch, committed: Committed) -> None:
+        self.handed_over.append(list(batch.events))
+        self._waiting.append((run, batch, committed))
+
+    async def end_run(self, run: RunId, batch: Batch, ending: RunEnding) -> None:
+        self.handed_over.append(list(batch.events))
+        await super().end_run(run, batch, ending)
+
+    async def commit(self) -> None:
+        (waiting,) = self._waiting
+        self._waiting.clear()
+        super().append(*waiting)
+        for _ in range(3):  # It is told, and whoever waits for it wakes up.
+            await asyncio.sleep(0)
+
+
+async def recording() -> tuple[Recorder, SlowLog]:
+    log = SlowLog()
+    await log.create_run(RunRecord(id=RUN, session=SessionId("s"), surface="chat", model="m", created_at=0.0, input=()))
+    return Recorder(RUN, log, SystemClock()), log
+
+
+async def test_the_first_token_takes_the_start_of_the_run_along() -> None:
+    """R1: in one commit, at once, also when the model has said everything with it."""
+    recorder, log = await recording()
+    recorder.append([STARTED])
+    recorder.append([TURN])
+    assert log.handed_over == []
+    recorder.append([*words("all"), ANSWERED])
+    assert log.handed_over == [[STARTED, TURN, *words("all"), ANSWERED]]
+
+
+async def test_a_start_that_nothing_follows_is_saved_all_the_same() -> None:
+    """R1: a model that is silent for long."""
+    recorder, log = await recording()
+    recorder.append([STARTED])
+    await asyncio.sleep(0.05)
+    assert log.handed_over == [[STARTED]]
+
+
+async def test_a_token_alone_goes_at_once_and_those_that_come_during_its_commit_go_together() -> None:
+    """R1: and a moment later, with what that moment brings."""
+    recorder, log = await recording()
+    recorder.append(words("one"))
+    assert log.handed_over == [words("one")]
+    recorder.append(words("two"))
+    await log.commit()
+    assert recorder.end == 1
+    recorder.append(words("three"))
+    assert len(log.handed_over) == 1
+    await asyncio.sleep(0.02)
+    assert log.handed_over[1:] == [words("two", "three")]
+    await log.commit()
+    recorder.append(words("four"))
+    assert log.handed_over[2:] == [words("four")]
+
+
+async def test_whoever_waits_for_the_log_waits_for_what_rests_too() -> None:
+    """R8: a tool begins when all that was told is saved."""
+    recorder, log = await recording()
+    recorder.append(words("one"))
+    recorder.append(words("two"))
+    settling = asyncio.get_running_loop().create_task(recorder.settle())
+    await asyncio.sleep(0)
+    await log.commit()
+    assert log.handed_over[1:] == [words("two")]
+    assert not settling.done()
+    await log.commit()
+    async with asyncio.timeout(5):
+        await settling
+    assert recorder.end == 2
+
+
+async def test_the_end_of_the_run_goes_with_its_last_words() -> None:
+    """R6: one commit for both."""
+    recorder, log = await recording()
+    recorder.append([STARTED, *words("one")])
+    await log.commit()
+    recorder.append([*words("two"), ANSWERED])
+    assert len(log.handed_over) == 1
+    await recorder.close(lambda transcript: [], Completed(), ())
+    assert [type(event).__name__ for event in log.handed_over[1]] == ["TextAdded", "Answered", "RunEnded"]
+
+
+async def test_the_transcript_is_whole_whenever_somebody_looks() -> None:
+    """R5: also of what is no longer in memory, and looking changes nothing."""
+    recorder, log = await recording()
+    expected = Transcript()
+    recorder.append([STARTED, TURN])
+    for number in range(3 * TAIL_EVENTS):
+        recorder.append(words(f"{number} "))
+        await recorder_commits(recorder, log)
+        if number % 100 == 50:
+            assert recorder.transcript.text.endswith(f"{number} ")
+            assert recorder.transcript.text.count(" ") == number + 1
+    for event in [STARTED, TURN, *words(*(f"{number} " for number in range(3 * TAIL_EVENTS)))]:
+        expected.add(event)
+    assert recorder.transcript.text == expected.text
+    assert recorder.transcript.messages() == expected.messages()
+    assert recorder.transcript.events == expected.events
+    assert len(recorder.tail) <= 2 * TAIL_EVENTS
+
+
+async def recorder_commits(recorder: Recorder, log: SlowLog) -> None:
+    settling = asyncio.get_running_loop().create_task(recorder.settle())
+    await asyncio.sleep(0)
+    await log.commit()
+    await settling
