@@ -54,11 +54,11 @@ class LiveRequests:
         self._purge_at = 64
 
     def add(self, fingerprint: str, run: RunId, is_live: Callable[[RunId], bool]) -> None:
-        """Remember a run for as long as it is live."""
-        self._runs[fingerprint] = run
+        """Remember a run, which is about to begin, for as long as it is live."""
         if len(self._runs) >= self._purge_at:
             self._runs = {known: of for known, of in self._runs.items() if is_live(of)}
             self._purge_at = max(64, 2 * len(self._runs))
+        self._runs[fingerprint] = run
 
     def find(self, fingerprint: str, is_live: Callable[[RunId], bool]) -> RunId | None:
         """The live run that the same request has started."""

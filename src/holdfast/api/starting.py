@@ -79,9 +79,9 @@ async def _start_or_attach(service: Service, request: Request, wanted: RunReques
         first = service.live_requests.find(fingerprint, is_live)
         if first is not None:
             return Started(first, await service.supervisor.subscribe(first), replayed=True)
-    started = await service.supervisor.start(wanted)
-    service.live_requests.add(fingerprint, started.run, is_live)
-    return started
+    # Before it is started: the model may be asked, and the same request come again, before that is over.
+    service.live_requests.add(fingerprint, wanted.run, is_live)
+    return await service.supervisor.start(wanted)
 
 
 async def _begun(service: Service, run: RunId) -> tuple[SessionId, str, float]:

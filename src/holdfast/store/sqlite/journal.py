@@ -84,6 +84,11 @@ class Journal:
         self._is_read = False
         self._version = 0
 
+    def begin(self, connection: sqlite3.Connection, run: RunId, key: int) -> None:
+        """A run has been created: its first batch need not look for it."""
+        self._read(connection)
+        self._ends[run] = LogEnd(run, key, 0)
+
     def find(self, connection: sqlite3.Connection, run: RunId) -> LogEnd:
         """The end of a live run's log.
 

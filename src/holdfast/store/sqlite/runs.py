@@ -59,6 +59,7 @@ class SqliteRunLog:
                         "INSERT INTO responses (run, used) SELECT ?, coalesce(max(used), 0) + 1 FROM responses",
                         (number,),
                     )
+            self._writer.journal.begin(connection, record.id, number)
             return None
 
         # Until somebody has read a word of it, it is enough that a crash of this process does not undo it. A key has

@@ -238,7 +238,7 @@ class Writer:
             else:
                 insert_rows(connection, rows)
                 rows = []
-                self._do(connection, cast(_Work, item))
+                self._do(connection, cast(_Work, item), is_alone=len(group) == 1)
         insert_rows(connection, rows)
         if tidy:
             journal.tidy(connection)
@@ -262,17 +262,23 @@ class Writer:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
 
-    def _do(self, connection: sqlite3.Connection, work: _Work) -> None:
+    def _do(self, connection: sqlite3.Connection, work: _Work, *, is_alone: bool) -> None:
         """One change inside the transaction: if it fails for a reason of its own, it alone is taken back."""
-        connection.execute("SAVEPOINT work")
+        if not is_alone:
+            connection.execute("SAVEPOINT work")
         try:
             work.result = work.do(connection)
         except Exception as error:
             if is_condition(error):
                 raise
             work.error = StoreError(f"the store refused: {error}") if isinstance(error, sqlite3.Error) else error
-            connection.execute("ROLLBACK TO work")
-        connection.execute("RELEASE work")
+            if is_alone:
+                connection.execute("ROLLBACK")
+                connection.execute("BEGIN IMMEDIATE")
+            else:
+                connection.execute("ROLLBACK TO work")
+        if not is_alone:
+            connection.execute("RELEASE work")
 
     def _fail(self, group: Sequence[_Append | _Work], error: Exception) -> None:
         reason = unavailable(self._path, error)
