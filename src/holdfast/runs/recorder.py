@@ -28,7 +28,7 @@ FOLLOWED_SECONDS = 0.005
 """How long an event waits for what is sure to follow it: the first token goes into the batch of the run's start, and
 the run's end into that of the last token, instead of waiting for a commit of its own."""
 _FOLLOWED = frozenset({RunStarted, TurnStarted, Answered})
-PACE_SECONDS = 0.001
+PACE_SECONDS = 0.002
 """What came while a commit was under way waits so long for more: a stream this fast needs no commit a read."""
 
 
