@@ -106,10 +106,14 @@ class Following:
             subscription.leave()
             return
         self._timer = self._loop.call_later(keepalive_seconds, self._look)
-        first = encoder.begin()
-        if first:
-            wire.write(first)
-        self._go_on()
+        try:
+            first = encoder.begin()
+            if first:
+                wire.write(first)
+        except Exception as error:
+            self._fail(error)
+        else:
+            self._go_on()
 
     def halted(self, error: Exception | None) -> None:
         """The subscription tells no more: it is over, the client fell behind, or `hear` has raised this."""
@@ -173,9 +177,13 @@ class Following:
         now = self._loop.time()
         if now >= self._shown_at + self._keepalive_seconds - 0.001:
             self._shown_at = now
-            if self._wire.is_ready:
-                # One that does not read would not see it.
-                self._wire.write(self._encoder.quiet())
+            try:
+                if self._wire.is_ready:
+                    # One that does not read would not see it.
+                    self._wire.write(self._encoder.quiet())
+            except Exception as error:
+                self._fail(error)
+                return
         self._timer = self._loop.call_at(self._shown_at + self._keepalive_seconds, self._look)
 
     def _fail(self, error: Exception) -> None:

@@ -7,6 +7,7 @@ Above: serving. Below: uvicorn, and the api's envelope and headers. Nothing abou
 
 import asyncio
 import logging
+import re
 from typing import Any, Final
 
 import msgspec
@@ -17,6 +18,9 @@ from holdfast.api.following import WIRE, Stream
 from holdfast.api.middleware.envelope import DEFAULT_POLICY, SECURITY_HEADERS, make_request_id
 from holdfast.api.problems import Problem
 
+MAX_PIPELINED: Final = 8
+"""So many requests may wait for the end of a stream; then no more is read from their connection."""
+_H2C: Final = re.compile(rb"\r\nupgrade:[ \t]*h2c[ \t]*(?=\r\n|$)", re.IGNORECASE)
 _MALFORMED: Final = Problem(
     status=400,
     message="The request is not well-formed HTTP/1.1; its request line or a header cannot be read.",
@@ -30,11 +34,13 @@ logger = logging.getLogger(__name__)
 class Connection(HttpToolsProtocol):
     """One connection of the server."""
 
-    __slots__ = ("borrower",)
+    __slots__ = ("answering", "borrower")
     """Beside the attributes that it inherits: one more among those would make Python keep them in a larger way."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
+        self.answering: RequestResponseCycle | None = None
+        """The request whose turn it is; `cycle` is the newest, which may have come before its turn."""
         self.borrower: Stream | None = None
         """The stream that has the rest of the answer in its hands."""
         self.pipeline = _Pipeline()  # type: ignore[assignment]
@@ -45,6 +51,7 @@ class Connection(HttpToolsProtocol):
         self.flow = _Flow(transport)
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self.answering = cycle
         task = self.loop.create_task(self._answer(cycle, app))
         task.add_done_callback(self.tasks.discard)
         self.tasks.add(task)
@@ -65,12 +72,41 @@ class Connection(HttpToolsProtocol):
             logger.error("a request was not answered to its end")
             self.transport.close()
 
+    def data_received(self, data: bytes) -> None:
+        """What the client sends."""
+        if b"h2c" in data and (self.cycle is None or self.cycle.response_complete):
+            data = _without_h2c(data)
+        super().data_received(data)
+
     def connection_lost(self, exc: Exception | None) -> None:
         """The client has gone."""
+        answering = self.answering
+        if answering is not None and not answering.response_complete:
+            answering.disconnected = True
+            answering.message_event.set()
         super().connection_lost(exc)
         borrower, self.borrower = self.borrower, None
         if borrower is not None:
             borrower.lost()
+
+    def on_headers_complete(self) -> None:
+        """A request has begun, maybe before its turn."""
+        super().on_headers_complete()
+        if self.borrower is not None and len(self.pipeline) < MAX_PIPELINED:
+            # uvicorn stops reading here, and the end of the connection would go unnoticed.
+            self.flow.resume_reading()
+
+    def on_body(self, body: bytes) -> None:
+        """More of a request; what belongs to one that is being answered is of no use any more."""
+        if self.borrower is None or self.pipeline:
+            super().on_body(body)
+
+    def handle_websocket_upgrade(self) -> None:
+        """A WebSocket is wanted; in the middle of an answer that cannot be said."""
+        if self.cycle is None or self.cycle.response_complete:
+            super().handle_websocket_upgrade()
+        else:
+            self.transport.close()
 
     def send_400_response(self, msg: str) -> None:
         """Refuse what cannot be read, and close."""
@@ -78,6 +114,12 @@ class Connection(HttpToolsProtocol):
         if self.cycle is None or self.cycle.response_complete:
             self.transport.write(_refusal())
         self.transport.close()
+
+
+def _without_h2c(data: bytes) -> bytes:
+    """A request without the wish for HTTP/2: Java's client has it by default, and the parser would skip the body."""
+    head, blank, body = data.partition(b"\r\n\r\n")
+    return _H2C.sub(b"", head) + blank + body
 
 
 class _Pipeline(list[Any]):
@@ -153,7 +195,7 @@ class ConnectionWire:
     def _forget_request(self) -> None:
         """A stream may be open for hours, and nobody will look at its request's headers again."""
         if self._connection.scope is self._cycle.scope:
-            self._connection.scope = self._connection.headers = None  # type: ignore[assignment]
+            self._connection.scope, self._connection.headers = None, []  # type: ignore[assignment]
         self._cycle.scope = None  # type: ignore[assignment]
         self._cycle.message_event = _NOBODY  # type: ignore[assignment]
 

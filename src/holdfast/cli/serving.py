@@ -121,6 +121,18 @@ class _HttpServer(uvicorn.Server):
     def capture_signals(self) -> Generator[None]:
         yield
 
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        # A client that does not read holds its connection open, and uvicorn would wait for it in vain and complain.
+        timer = asyncio.get_running_loop().call_later(CLOSE_SECONDS, self._break_off)
+        try:
+            await super().shutdown(sockets)
+        finally:
+            timer.cancel()
+
+    def _break_off(self) -> None:
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
+
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         self.ready.set()
@@ -143,7 +155,7 @@ def _make_config(serving: Serving) -> uvicorn.Config:
         server_header=False,
         proxy_headers=False,
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
-        timeout_graceful_shutdown=CLOSE_SECONDS,
+        timeout_graceful_shutdown=CLOSE_SECONDS + 1,
     )
 
 

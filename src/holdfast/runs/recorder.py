@@ -150,12 +150,12 @@ class Recorder:
         self.end = EventNumber(batch.first + count)
         self.tail.append(batch)
         self._tail_events += count
-        if self._tail_events > 2 * TAIL_EVENTS:
-            self._trim()
         if self._waiters:
             self._wake()
         if self.followers:
             self._lead(batch)
+        if self._tail_events > 2 * TAIL_EVENTS:
+            self._trim()
 
     @property
     def transcript(self) -> Transcript:
@@ -171,9 +171,11 @@ class Recorder:
         return transcript
 
     def _trim(self) -> None:
-        _ = self.transcript
-        keep_from, kept = len(self.tail), 0
-        while keep_from > 1 and kept < TAIL_EVENTS:
+        """Forget the oldest events; the newest batch stays, however large it is."""
+        _ = self.transcript  # What is forgotten must be part of it.
+        keep_from = len(self.tail) - 1
+        kept = len(self.tail[keep_from].events)
+        while keep_from > 0 and kept < TAIL_EVENTS:
             keep_from -= 1
             kept += len(self.tail[keep_from].events)
         del self.tail[:keep_from]

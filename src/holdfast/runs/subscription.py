@@ -109,7 +109,7 @@ class Subscription:
         follower, error = self._follower, None
         if follower is None:
             return  # It has left while the others were told.
-        if batch is not None:
+        if batch is not None and batch.first == self._next:  # Else it has missed something, and reads that first.
             events = batch.events
             self._next = batch.first + len(events)
             self.is_over = type(events[-1]) is RunEnded

@@ -4,9 +4,10 @@ import asyncio
 
 from holdfast.clock import SystemClock
 from holdfast.events import Answered, Batch, Event, RunStarted, TextAdded, TurnStarted
-from holdfast.ids import RunId, SessionId
+from holdfast.ids import BEFORE_FIRST, EventNumber, RunId, SessionId
 from holdfast.outcomes import Completed
 from holdfast.runs.recorder import TAIL_EVENTS, Recorder
+from holdfast.runs.subscription import Subscription
 from holdfast.runs.transcript import Transcript
 from holdfast.store.memory import MemoryStore
 from holdfast.store.port import Committed
@@ -138,3 +139,49 @@ async def recorder_commits(recorder: Recorder, log: SlowLog) -> None:
     await asyncio.sleep(0)
     await log.commit()
     await settling
+
+
+async def test_a_first_batch_larger_than_the_tail_is_told_whole() -> None:
+    """R1, R7: a model that has everything ready says it in one read."""
+    recorder, log = await recording()
+    many = words(*(f"{number} " for number in range(3 * TAIL_EVENTS)))
+    subscription = Subscription(RUN, log, recorder, BEFORE_FIRST)
+    for round_ in range(3):
+        recorder.append(many)
+        await recorder_commits(recorder, log)
+        assert recorder.end == (round_ + 1) * len(many)
+        assert len(recorder.tail) == 1
+    heard: list[Event] = []
+    while len(heard) < 3 * len(many):
+        heard += [event for batch in await subscription.next() for event in batch.events]
+    assert heard == many * 3
+    assert recorder.transcript.events == 3 * len(many)
+
+
+class Follower:
+    """Hears, and reads what it has missed."""
+
+    def __init__(self) -> None:
+        self.heard: list[Batch] = []
+        self.halts = 0
+
+    def hear(self, batches: list[Batch]) -> bool:
+        self.heard += batches
+        return True
+
+    def halted(self, error: Exception | None) -> None:
+        self.halts += 1
+
+
+async def test_a_follower_is_not_told_what_does_not_follow() -> None:
+    """R7: rather than miss something, it reads."""
+    recorder, log = await recording()
+    subscription, follower = Subscription(RUN, log, recorder, BEFORE_FIRST), Follower()
+    assert subscription.follow(follower)
+    subscription.told(Batch(EventNumber(3), 0.0, words("three")))
+    assert (follower.heard, follower.halts) == ([], 1)
+    recorder.append(words("zero"))
+    await log.commit()
+    assert follower.heard == []
+    assert [event for batch in subscription.newest() or [] for event in batch.events] == words("zero")
+    assert subscription.follow(follower)

@@ -1,0 +1,166 @@
+"""What else may come over a connection while a stream has it: more requests, bodies, the wish to upgrade, the end."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+
+import pytest
+
+from holdfast.testing import Reply
+from tests.serving import CHAT, World, serving
+
+NOTICED_SECONDS = 1.0
+HOLDING = Reply(text="One two three", hold_after=1)
+
+
+def request(method: str, path: str, headers: Mapping[str, str], body: bytes = b"") -> bytes:
+    lines = [f"{method} {path} HTTP/1.1", "Host: localhost", *(f"{name}: {value}" for name, value in headers.items())]
+    if body:
+        lines.append(f"Content-Length: {len(body)}")
+    return "\r\n".join([*lines, "", ""]).encode() + body
+
+
+def chat(content: str = "Hi", *, stream: bool = True, headers: Mapping[str, str] | None = None) -> bytes:
+    body = json.dumps({"stream": stream, "messages": [{"role": "user", "content": content}]}).encode()
+    return request("POST", CHAT, {"Content-Type": "application/json", **(headers or {})}, body)
+
+
+HEALTH = request("GET", "/health", {})
+
+
+class Raw:
+    """A client that can say anything."""
+
+    def __init__(self, world: World, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.world = world
+        self.reader = reader
+        self.writer = writer
+
+    async def send(self, data: bytes) -> None:
+        self.writer.write(data)
+        await self.writer.drain()
+
+    async def until(self, mark: bytes) -> bytes:
+        async with asyncio.timeout(5):
+            return await self.reader.readuntil(mark)
+
+    async def nobody_runs(self) -> None:
+        """R3: soon after the client has gone."""
+        async with asyncio.timeout(NOTICED_SECONDS):
+            while self.world.server.service.supervisor.live_runs:
+                await asyncio.sleep(0.005)
+
+
+@asynccontextmanager
+async def raw(world: World) -> AsyncIterator[Raw]:
+    host, port = world.base_url.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    try:
+        yield Raw(world, reader, writer)
+    finally:
+        writer.close()
+
+
+async def test_requests_that_come_during_a_stream_are_answered_after_it_in_order() -> None:
+    """C2: one connection, three answers, the second of them a stream again."""
+    async with serving([HOLDING, Reply(text="Four five")]) as world, raw(world) as client:
+        await client.send(chat("first"))
+        await client.until(b"One")
+        await client.send(chat("second") + HEALTH)
+        await asyncio.sleep(0.05)
+        world.provider.requests[0].release()
+        first = await client.until(b"0\r\n\r\n")
+        assert b"three" in first
+        assert b"HTTP/1.1" not in first
+        second = await client.until(b"0\r\n\r\n")
+        assert second.startswith(b"HTTP/1.1 200 OK")
+        assert b"five" in second
+        assert b'"ok"' in await client.until(b"}")
+
+
+@pytest.mark.parametrize("more", [HEALTH, chat("again"), HEALTH * 5], ids=["a question", "a stream", "some"])
+async def test_a_client_that_leaves_with_requests_waiting_is_noticed_at_once(more: bytes) -> None:
+    """R3: its end is read, whatever waits."""
+    async with serving([HOLDING]) as world, raw(world) as client:
+        await client.send(chat())
+        await client.until(b"One")
+        await client.send(more)
+        await asyncio.sleep(0.05)
+        client.writer.transport.abort()
+        await client.nobody_runs()
+
+
+async def test_a_client_that_leaves_with_a_request_waiting_and_nothing_answered_is_no_error(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """R3, S6: it is not written to, and nothing is complained about."""
+    async with serving([HOLDING]) as world, raw(world) as client:
+        await client.send(chat() + HEALTH)
+        client.writer.transport.abort()
+        await asyncio.sleep(0.1)
+        await client.nobody_runs()
+    assert "failed" not in caplog.text
+    assert "Traceback" not in caplog.text
+
+
+async def test_a_websocket_that_is_wanted_during_a_stream_ends_both() -> None:
+    """R3: its answer would stand in the middle of the other."""
+    upgrade = {
+        "Connection": "Upgrade",
+        "Upgrade": "websocket",
+        "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==",
+        "Sec-WebSocket-Version": "13",
+    }
+    async with serving([HOLDING]) as world, raw(world) as client:
+        await client.send(chat())
+        await client.until(b"One")
+        await client.send(request("GET", "/v1/responses", upgrade))
+        async with asyncio.timeout(5):
+            assert b"101" not in await client.reader.read()
+        await client.nobody_runs()
+
+
+@asynccontextmanager
+async def reading_events(headers: Mapping[str, str]) -> AsyncIterator[Raw]:
+    """A run that goes on, and somebody who reads its events by a GET with a body, which nobody reads."""
+    async with serving([HOLDING]) as world, raw(world) as first, raw(world) as second:
+        await first.send(chat())
+        await first.until(b"One")
+        (live,) = world.server.service.supervisor.live_runs
+        await second.send(request("GET", f"/v1/runs/{live.request.run}/events", headers))
+        await second.until(b"text.added")
+        first.writer.transport.abort()
+        await asyncio.sleep(0.05)
+        assert world.server.service.supervisor.live_runs
+        yield second
+
+
+async def test_a_body_that_nobody_reads_does_not_hide_that_the_client_has_left() -> None:
+    """R3: also when it is large."""
+    async with reading_events({"Content-Length": "300000"}) as client:
+        await client.send(b"x" * 200_000)
+        await asyncio.sleep(0.05)
+        client.writer.transport.abort()
+        await client.nobody_runs()
+
+
+async def test_a_body_that_nobody_reads_may_have_a_trailer() -> None:
+    """R7: the stream goes on."""
+    async with reading_events({"Transfer-Encoding": "chunked"}) as client:
+        await client.send(b"3\r\nabc\r\n0\r\nX-Trailer: yes\r\n\r\n")
+        await asyncio.sleep(0.05)
+        client.world.provider.requests[0].release()
+        assert b"run.ended" in await client.until(b"0\r\n\r\n")
+
+
+async def test_a_client_that_would_rather_have_http_2_is_answered_all_the_same() -> None:
+    """C1: Java's client asks for it with its first request."""
+    wishes = {"Connection": "Upgrade, HTTP2-Settings", "Upgrade": "h2c", "HTTP2-Settings": "AAEAAEAAAAIAAAABAAMAAABk"}
+    async with serving([Reply(text="Hello."), Reply(text="Again.")]) as world, raw(world) as client:
+        await client.send(chat(stream=False, headers=wishes))
+        assert b'"Hello."' in await client.until(b"}}")
+        await client.send(chat("Upgrade: h2c\r\nUpgrade: h2c", stream=False))
+        assert b'"Again."' in await client.until(b"}}")
+    asked = world.provider.requests[1].body
+    assert asked["messages"][-1]["content"] == "Upgrade: h2c\r\nUpgrade: h2c"
