@@ -53,11 +53,14 @@ async def first_token(contender: Contender, times: int) -> list[float]:
     return [stream.first - stream.began if stream.first else math.inf for stream in streams]
 
 
-async def two_hundred(contender: Contender) -> float:
-    """Seconds for 200 chunks; inf when they did not all come."""
-    began = time.perf_counter()
-    stream = await _read(contender, asking(contender, "flood-200"))
-    return time.perf_counter() - began if stream.chunks == 200 else math.inf
+async def two_hundred(contender: Contender, times: int) -> list[float]:
+    """Seconds for 200 chunks, one stream at a time; inf when they did not all come."""
+    seconds = []
+    for _ in range(times):
+        began = time.perf_counter()
+        stream = await _read(contender, asking(contender, "flood-200"))
+        seconds.append(time.perf_counter() - began if stream.chunks == 200 else math.inf)
+    return seconds
 
 
 async def upstream_close(contender: Contender, provider: Contender, model: str, times: int) -> list[float]:

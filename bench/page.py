@@ -14,9 +14,10 @@ within the run are what counts.
 
 ![CPU for 1,000 chunks](images/bench.svg)
 
-Where the time of the interpreter goes (`make flame`), with 250 live streams, before and after the last round of work:
-connections of our own instead of a library's, streams that are sent what is new in the step in which it was saved, and
-a journal that writes a page where the log's index wrote fifty. What is ours is green.
+Where the time of the interpreter goes (`make flame`), with 250 live streams, before and after: connections of our own
+instead of a library's, tokens that are passed on in the step in which they came, to a stream that has borrowed its
+connection, without a task on either side, and a journal that writes a page where the log's index wrote fifty. What is
+ours is green.
 
 ![Before](images/flame-before.svg)
 

@@ -62,6 +62,19 @@ async def raw(world: World) -> AsyncIterator[Raw]:
         writer.close()
 
 
+async def test_a_stream_needs_no_task() -> None:
+    """R1: it has the connection itself. A server that does not lend it would be right too, and cost more."""
+    async with serving([HOLDING]) as world, raw(world) as client:
+        before = asyncio.all_tasks()
+        await client.send(chat())
+        await client.until(b"One")
+        (live,) = world.server.service.supervisor.live_runs
+        assert len(live.recorder.followers) == 1
+        names = sorted(task.get_name() for task in asyncio.all_tasks() - before)
+        assert [name for name in names if name.startswith("run_")] == [live.request.run]
+        assert not [task for task in asyncio.all_tasks() - before if "_answer" in repr(task.get_coro())]
+
+
 async def test_requests_that_come_during_a_stream_are_answered_after_it_in_order() -> None:
     """C2: one connection, three answers, the second of them a stream again."""
     async with serving([HOLDING, Reply(text="Four five")]) as world, raw(world) as client:

@@ -101,13 +101,32 @@ class Journal:
             end = self._ends.get(run) or self._look_up(connection, run)
         return end
 
-    def add(self, end: LogEnd, first: int, count: int, at: float, events: bytes) -> tuple[Any, ...]:
-        """Take a batch that continues a log; the row to insert for it."""
-        number = self._next_id
-        self._take(end, number, first, count, at, events)
-        if len(end.parts) >= PACK_BATCHES or end.size >= PACK_BYTES:
-            self._due[end] = None
-        return number, end.key, first, count, at, events
+    def take(
+        self,
+        connection: sqlite3.Connection,
+        run: RunId,
+        first: int,
+        count: int,
+        at: float,
+        events: bytes,
+        rows: list[Any],
+    ) -> None:
+        """Take a batch that continues a log, and add its row to those that are to be inserted. The hot path.
+
+        Raises:
+            LogConflictError, StoreUnavailableError: it continues nothing; nothing has changed.
+        """
+        end = self._ends.get(run) or self.find(connection, run)
+        if first != end.next:
+            end.check(first)
+        if len(events) >= LARGE_BYTES:
+            self.write_through(connection, end, first, count, at, events)
+        elif count:
+            number, key = self._next_id, end.key
+            self._keep(end, number, first, count, at, events)
+            rows += (number, key, first, count, at, events)
+            if len(end.parts) >= PACK_BATCHES or end.size >= PACK_BYTES:
+                self._due[end] = None
 
     def write_through(
         self, connection: sqlite3.Connection, end: LogEnd, first: int, count: int, at: float, events: bytes
@@ -179,7 +198,7 @@ class Journal:
             self._begin = self._next_id
             connection.execute("DELETE FROM journal")  # The whole table, which does not take longer for more rows.
 
-    def _take(self, end: LogEnd, number: int, first: int, count: int, at: float, events: bytes) -> None:
+    def _keep(self, end: LogEnd, number: int, first: int, count: int, at: float, events: bytes) -> None:
         if not end.parts:
             end.oldest = number
             self._unpacked[end] = None
@@ -212,7 +231,7 @@ class Journal:
         for number, key, first, count, at, events in rows:
             end = ends.get(key)
             if end is not None and first >= end.next:
-                self._take(end, number, first, count, at, events)
+                self._keep(end, number, first, count, at, events)
             self._next_id = number + ROW_BYTES + len(events)
         self._tidy_at = self._next_id + TIDY_BYTES
         self._is_read = True

@@ -216,7 +216,7 @@ class Writer:
             or not is_one_statement(len(group))
             or any(type(item) is _Work or is_large(cast(_Append, item).events) for item in group)
         )
-        journal = self.journal
+        journal, changes = self.journal, connection.total_changes
         if explicit:
             connection.execute("BEGIN IMMEDIATE")
             journal.notice_others(connection)
@@ -224,17 +224,10 @@ class Writer:
         for item in group:
             item.error = None
             if type(item) is _Append:
-                events = item.events
                 try:
-                    end = journal.find(connection, item.run)
-                    end.check(item.first)
+                    journal.take(connection, item.run, item.first, item.count, item.at, item.events, rows)
                 except StoreError as error:
                     item.error = error
-                    continue
-                if is_large(events):
-                    journal.write_through(connection, end, item.first, item.count, item.at, events)
-                elif item.count:
-                    rows += journal.add(end, item.first, item.count, item.at, events)
             else:
                 insert_rows(connection, rows)
                 rows = []
@@ -247,7 +240,7 @@ class Writer:
         # A commit that waits for the disk takes along what was written before it, if it writes anything itself.
         if not self._waits_for_disk:
             self._sync_at = self._sync_at or time.perf_counter() + SYNC_SECONDS
-        elif rows:
+        elif connection.total_changes != changes:
             self._sync_at = None
 
     def _wait_for_disk(self, connection: sqlite3.Connection, wait: bool) -> None:
