@@ -10,12 +10,14 @@ import math
 import os
 import statistics
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import uvloop
 
 from bench import figures
+from bench.calm import Taken, calmly
 from bench.chart import draw
 from bench.contenders import OTHER_CORE, STARTS, Contender, all_contenders
 from bench.contenders import holdfast as fresh_holdfast
@@ -51,7 +53,7 @@ async def interleaved(contenders: dict[str, Contender], rounds: int, measure: An
         for name, contender in contenders.items():
             try:
                 with contender.awake():
-                    found[name].append(await measure(contender))
+                    found[name].append(await calmly(partial(measure, contender)))
             except OSError as error:
                 if name not in STARTS:
                     raise
@@ -146,7 +148,7 @@ async def measure_closing(report: Report, servers: dict[str, Contender], provide
         cells = {}
         # Only those that pass the request's `user` on: by it the provider knows whose connection was closed.
         for who in ("relay", "holdfast"):
-            waits = await figures.upstream_close(servers[who], provider, model, times)
+            waits = await calmly(partial(figures.upstream_close, servers[who], provider, model, times))
             report.values[f"close_{name}_{who}"] = {"p50": quantile(waits, 0.5), "p99": quantile(waits, 0.99)}
             cells[who] = f"{quantile(waits, 0.5) * MS:.1f} / {quantile(waits, 0.99) * MS:.1f} ms"
             if who == "holdfast":
@@ -159,7 +161,7 @@ async def measure_paced(report: Report, servers: dict[str, Contender], quick: bo
     for streams in (200, 400, 1000) if quick else (200, 400, 600, 800, 1000, 1200):
         cells = {}
         for who in held:
-            found = await figures.paced_delay(servers[who], streams, 20, 5)
+            found = await calmly(partial(figures.paced_delay, servers[who], streams, 20, 5))
             report.values[f"paced_{streams}_{who}"] = found
             delays = f"p50 {found['p50'] * MS:.1f}, p99 {found['p99'] * MS:.1f} ms, {found['cpu_us_per_chunk']:.0f} us"
             cells[who] = delays if math.isfinite(found["p99"]) else "never lived at once"
@@ -176,8 +178,10 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="fewer rounds")
     options = parser.parse_args()
     os.sched_setaffinity(0, {OTHER_CORE})
-    report = Report()
+    report, taken = Report(), Taken()
     uvloop.run(run(report, options.quick))
+    report.values["taken_by_the_host"] = taken.share
+    report.row("time that the host took away meanwhile", {"share": f"{taken.share:.1%}"})
     RESULTS.parent.mkdir(parents=True, exist_ok=True)
     RESULTS.write_text(json.dumps(report.values, indent=2))
     draw(report.values, ROOT / "docs" / "images" / "bench.svg")
