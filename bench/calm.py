@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 T = TypeVar("T")
 
 DISTURBED_SHARE: Final = 0.02
-TRIES: Final = 4
+TRIES: Final = 3
 
 
 class Taken:

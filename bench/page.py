@@ -9,9 +9,9 @@ Made by `make bench`. Holdfast, with its durable log on, stands beside a direct 
 passes bytes on and understands nothing, and a relay of the official SDK and Starlette; where `make bench-peers` has
 installed them also beside LiteLLM's proxy, nanobot and hermes-agent, the agents without tools, skills and memory. All
 are measured in one run, interleaved, medians of several rounds. The server under test has one core; the provider, which
-sends token by token, and the load generator have the other. A measurement during which the host of the virtual machine
-took more than 2% of its time away is made again, up to three times, and the least disturbed one counts. Figures of one
-machine say little about another: the ratios within the run are what counts.
+sends token by token, and the load generator have the other. A measurement of the direct call, the raw relay or Holdfast
+during which the host of the virtual machine took more than 2% of its time away is made again, twice at most, and the
+least disturbed one counts. Figures of one machine say little about another: the ratios within the run are what counts.
 
 ![CPU for 1,000 chunks](images/bench.svg)
 
