@@ -49,10 +49,10 @@ types: .venv/.dev
 bench: .venv/.dev ## Measure against a direct call: make bench ARGS="..."
 	$(PY) -m bench $(ARGS)
 
-# The API server of hermes-agent needs aiohttp, which only its extras bring, in the version it wants; this is the smallest.
 flame: .venv/.dev ## Draw where the server's time goes
 	$(PY) -m bench.flame $(ARGS)
 
+# The API server of hermes-agent needs aiohttp, which only its extras bring, in the version it wants; this is the smallest.
 bench-peers: $(UV) ## Install other servers, each in an environment of its own, for make bench
 	$(UV) venv --quiet --clear bench/peers/litellm
 	$(UV) pip install --quiet --python bench/peers/litellm 'litellm[proxy]'

@@ -15,7 +15,7 @@ from holdfast.errors import LogConflictError, StoreError, StoreUnavailableError
 from holdfast.events import ApprovalAnswered, Batch, Event, Steered, TextAdded, ToolFinished, ToolStarted
 from holdfast.ids import BEFORE_FIRST, CallId, EventNumber, RunId, SessionId
 from holdfast.messages import user_says
-from holdfast.store.records import IdempotencyKey, RunFilter
+from holdfast.store.records import IdempotencyKey, RunFilter, RunRecord
 from holdfast.store.sqlite import SqliteStore
 from tests.store.store_world import (
     SESSION,
@@ -327,15 +327,20 @@ class Disk:
         return not modes or modes[-1].endswith("FULL")
 
 
+async def begin(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> tuple[Disk, RunRecord]:
+    """A run that has said a word, and whose disk is watched."""
+    disk, record = await Disk.watch(store, monkeypatch), run_record()
+    await store.create_run(record)
+    await append(store, record.id, texts(0, "one"))
+    assert not disk.waits()
+    return disk, record
+
+
 async def test_what_a_model_says_is_told_before_it_is_on_the_disk_and_is_there_soon(
     sqlite_store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """R8: a crash of the server undoes nothing; a failure of the power no more than a moment."""
-    disk = await Disk.watch(sqlite_store, monkeypatch)
-    record = run_record()
-    await sqlite_store.create_run(record)
-    await append(sqlite_store, record.id, texts(0, "one"))
-    assert not disk.waits()
+    disk, record = await begin(sqlite_store, monkeypatch)
     async with asyncio.timeout(WAIT_SECONDS):
         while not disk.syncs:
             await asyncio.sleep(0.001)
@@ -362,11 +367,7 @@ async def test_what_was_done_or_decided_is_on_the_disk_before_it_is_told(
     deed: Event, sqlite_store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """R8: wherever it stands in its batch."""
-    disk = await Disk.watch(sqlite_store, monkeypatch)
-    record = run_record()
-    await sqlite_store.create_run(record)
-    await append(sqlite_store, record.id, texts(0, "one"))
-    assert not disk.waits()
+    disk, record = await begin(sqlite_store, monkeypatch)
     await append(sqlite_store, record.id, Batch(EventNumber(1), 100.0, [deed, TextAdded(text="two")]))
     assert disk.waits()
 
@@ -375,12 +376,9 @@ async def test_a_runs_end_and_a_key_are_on_the_disk_before_they_are_told(
     sqlite_store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """R6, C15."""
-    disk = await Disk.watch(sqlite_store, monkeypatch)
-    record = run_record()
-    await sqlite_store.create_run(record)
-    assert not disk.waits()
+    disk, record = await begin(sqlite_store, monkeypatch)
     ending = an_ending(record)
-    await sqlite_store.end_run(record.id, last_batch(0, ending), ending)
+    await sqlite_store.end_run(record.id, last_batch(1, ending), ending)
     assert disk.waits()
     await sqlite_store.create_run(run_record())
     assert not disk.waits()

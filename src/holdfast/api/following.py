@@ -187,10 +187,13 @@ class Following:
         self._timer = self._loop.call_at(self._shown_at + self._keepalive_seconds, self._look)
 
     def _fail(self, error: Exception) -> None:
-        if isinstance(error, HoldfastError):
+        """Say so; where that is not possible, break off. Never raises: who else reads the run must still be told."""
+        try:
+            if not isinstance(error, HoldfastError):
+                raise error
             self._wire.end(self._encoder.fail(error))
-        else:
-            logger.error("the stream of %s failed", self._subscription.run, exc_info=error)
+        except Exception:
+            logger.exception("the stream of %s failed", self._subscription.run)
             self._wire.break_off()
         self._close()
 

@@ -9,10 +9,10 @@ from typing import Final
 import msgspec
 
 from holdfast.errors import ProviderRefusedError, UpstreamError
-from holdfast.events import Delta, FellBack
+from holdfast.events import FellBack
 from holdfast.upstream.failures import CONTEXT_LENGTH_EXCEEDED
 from holdfast.upstream.port import Listener, ModelCall, Upstream, say
-from holdfast.upstream.retry import is_visible
+from holdfast.upstream.retry import Heard
 
 _BAD_REQUESTS: Final = frozenset({400, 413, 422})
 
@@ -41,7 +41,7 @@ class FallbackUpstream:
     async def _ask_any(self, call: ModelCall, models: Sequence[str], listener: Listener) -> None:
         first: UpstreamError | None = None
         for place, model in enumerate(models):
-            heard = _Heard(listener)
+            heard = Heard(listener)
             try:
                 await self._inner.ask(msgspec.structs.replace(call, model=model), heard)
                 return
@@ -59,21 +59,3 @@ class FallbackUpstream:
     async def aclose(self) -> None:
         """Close the inner one."""
         await self._inner.aclose()
-
-
-class _Heard:
-    """Notes whether there was something to show."""
-
-    __slots__ = ("_listener", "catch_up", "has_delivered", "hear")
-
-    def __init__(self, listener: Listener) -> None:
-        self._listener = listener
-        self.has_delivered = False
-        self.hear = self._hear_first
-        self.catch_up = listener.catch_up
-
-    def _hear_first(self, deltas: Sequence[Delta]) -> bool:
-        if is_visible(deltas):
-            self.has_delivered = True
-            self.hear = self._listener.hear
-        return self._listener.hear(deltas)

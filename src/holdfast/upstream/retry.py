@@ -80,15 +80,13 @@ class RetryingUpstream:
         await self._inner.aclose()
 
 
-class _Try:
-    """Hears one try, and holds back what would stand twice if the try failed."""
+class Heard:
+    """Listens on behalf of somebody, and notes whether there was anything to see."""
 
-    __slots__ = ("_attempt", "_held", "_listener", "catch_up", "has_delivered", "hear")
+    __slots__ = ("_listener", "catch_up", "has_delivered", "hear")
 
-    def __init__(self, listener: Listener, attempt: int) -> None:
+    def __init__(self, listener: Listener) -> None:
         self._listener = listener
-        self._attempt = attempt
-        self._held: list[Delta] = []
         self.has_delivered = False
         """Somebody has seen something of it."""
         self.hear = self._hear_first
@@ -97,10 +95,24 @@ class _Try:
     def _hear_first(self, deltas: Sequence[Delta]) -> bool:
         if is_visible(deltas):
             self.has_delivered = True
-            # From here on nothing is held back, and nobody stands in between.
+            # From here on nobody stands in between.
             self.hear = self._listener.hear
-            return self._listener.hear([*self._held, *deltas] if self._held else deltas)
-        # What nobody can see yet (sealed reasoning, say) would stand twice if this try failed.
+        return self._listener.hear(deltas)
+
+
+class _Try(Heard):
+    """One try: what nobody can see yet (sealed reasoning, say) is held back, as it would stand twice if it failed."""
+
+    __slots__ = ("_attempt", "_held")
+
+    def __init__(self, listener: Listener, attempt: int) -> None:
+        super().__init__(listener)
+        self._attempt = attempt
+        self._held: list[Delta] = []
+
+    def _hear_first(self, deltas: Sequence[Delta]) -> bool:
+        if is_visible(deltas):
+            return super()._hear_first([*self._held, *deltas] if self._held else deltas)
         self._held += (delta for delta in deltas if not isinstance(delta, UpstreamRetried))
         return self._listener.hear(
             [replace(delta, attempt=self._attempt) for delta in deltas if isinstance(delta, UpstreamRetried)]

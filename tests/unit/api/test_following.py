@@ -147,9 +147,11 @@ class Witness:
     def __init__(self, wire: Borrowed) -> None:
         self.wire = wire
         self.seen: list[str] = []
+        self.told_batches = 0
 
     def told(self, batch: Batch | None) -> None:
         self.seen = self.wire.words
+        self.told_batches += 1
 
 
 async def test_what_is_durable_is_sent_in_the_same_step() -> None:
@@ -304,6 +306,25 @@ async def test_a_log_that_cannot_be_read_on_ends_its_stream_with_an_error() -> N
     assert b'"finish_reason":"error"' in wire.body
     assert wire.body.endswith(b"data: [DONE]\n\n")
     assert wire.left == 1
+
+
+async def test_a_stream_that_cannot_even_say_that_it_failed_is_broken_off_and_the_others_are_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """R7, C5: whatever is wrong with one of them."""
+    async with live_log(wire := Borrowed()) as log:
+        log.recorder.followers.append(witness := Witness(wire))
+
+        def fail(encoder: ChatEncoder, *arguments: Any) -> bytes:
+            raise StoreUnavailableError("the disk is gone")
+
+        monkeypatch.setattr(ChatEncoder, "encode", fail)
+        monkeypatch.setattr(ChatEncoder, "fail", fail)
+        await log.say("one")
+        assert (wire.broken, wire.ended, wire.left) == (True, False, 1)
+        assert witness.told_batches == 1
+        log.recorder.followers.pop()
+        await log.end()
 
 
 @pytest.mark.parametrize("is_behind", [False, True])
