@@ -46,9 +46,9 @@ export class Pane {
       if (this.session === null && base !== null) this.session = (await api.forkSession(base, {})).id;
       reading.signal.throwIfAborted();
       const response = await api.attachRun({ content, session: this.session, model: this.model }, reading.signal);
-      if (!(await turn.read(response, reading.signal))) await this.#verdict(turn);
+      if (!(await turn.read(response, reading.signal))) await this.#verdict(turn, reading.signal);
     } catch (error) {
-      if (reading.signal.aborted || isAbort(error) || turn.view.run) await this.#verdict(turn);
+      if (reading.signal.aborted || isAbort(error) || turn.view.run) await this.#verdict(turn, reading.signal);
       else this.problem = sentence(error);
     } finally {
       this.session ??= turn.view.session || null;
@@ -62,11 +62,12 @@ export class Pane {
   }
 
   /** The stream broke before the end was told. The log knows how it ended; without it we only know that it did. */
-  async #verdict(turn: Turn): Promise<void> {
+  async #verdict(turn: Turn, leaving: AbortSignal): Promise<void> {
     const lost = { outcome: "cancelled", reason: "client_disconnect" } as const;
     const again = new LiveRun(turn.view);
     try {
-      if (turn.view.run) await again.follow(turn.view.run, AbortSignal.timeout(VERDICT_MILLISECONDS));
+      // Whoever leaves to end a run must not look at it: a reader keeps it going.
+      if (turn.view.run && !leaving.aborted) await again.follow(turn.view.run, AbortSignal.timeout(VERDICT_MILLISECONDS));
       turn.view = again.view.outcome ? again.view : { ...again.view, outcome: lost };
     } catch (error) {
       console.info(`How ${turn.view.run} ended could not be read.`, error);
