@@ -132,7 +132,7 @@ async def browsing(
         opened.watch(page)
         await opened.open(place)
         yield opened
-        assert opened.complaints == []
+        assert not opened.complaints, opened.complaints
 
 
 async def _refuse(route: Route) -> None:

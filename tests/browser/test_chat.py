@@ -5,7 +5,7 @@ import socket
 from pathlib import Path
 
 import pytest
-from playwright.async_api import Browser, expect
+from playwright.async_api import Browser, Route, expect
 
 from holdfast.testing import Fault, RecordedRequest, Reply, tool_call
 from tests.browser.browsing import browsing
@@ -69,7 +69,7 @@ async def test_the_copy_button_copies_the_code_and_nothing_else(tmp_path: Path, 
         await it.context.grant_permissions(["clipboard-read", "clipboard-write"])
         await it.ask("Show me")
         await it.finished()
-        await it.answers.last.get_by_role("button", name="Copy").click()
+        await it.answers.last.get_by_role("button", name="Copy", exact=True).click()
         await expect(it.answers.last.get_by_role("button", name="Copied")).to_be_visible()
         copied = await it.page.evaluate("navigator.clipboard.readText()")
         assert copied == "def hold(fast: int) -> int:\n    return fast\n"
@@ -181,6 +181,50 @@ async def test_closing_the_tab_does_not_stop_the_answer(tmp_path: Path, browser:
         await it.page.goto(address)
         await expect(it.answers.last).to_contain_text("399")
         assert numbers_in(await it.answers.last.inner_text()) == list(range(400))
+
+
+async def late(route: Route) -> None:
+    """A server that is slow to answer."""
+    await asyncio.sleep(0.5)
+    await route.continue_()
+
+
+async def test_a_message_is_sent_although_its_writer_goes_to_another_chat_at_once(
+    tmp_path: Path, browser: Browser
+) -> None:
+    """T3: and whoever goes elsewhere arrives there, however late the server's answer comes."""
+    async with browsing(tmp_path, browser, [Reply(text="First."), Reply(text="Second.")]) as it:
+        await it.ask("One")
+        await expect(it.answers.last).to_contain_text("First.")
+        await it.finished()
+        address = it.page.url
+        await it.page.get_by_role("link", name="New chat").click()
+        await expect(it.answers).to_have_count(0)
+        await it.page.route("**/v1/runs", late)
+        await it.ask("Two")
+        await it.page.goto(address)
+        await it.provider.received(2)
+        await it.page.get_by_role("region", name="Chats").get_by_role("link", name="Two").wait_for()
+        assert it.page.url == address
+        await expect(it.answers).to_have_count(1)
+        await expect(it.answers).to_contain_text("First.")
+
+
+async def test_a_message_written_while_its_chat_is_opened_waits_for_it(tmp_path: Path, browser: Browser) -> None:
+    """T3: it goes out with the chat's own model, and stands behind what was said before."""
+    async with browsing(tmp_path, browser, [Reply(text="First."), Reply(text="Second.")]) as it:
+        await it.page.get_by_label("Model").select_option("scripted/m-2")
+        await it.ask("One")
+        await expect(it.answers.last).to_contain_text("First.")
+        await it.finished()
+        await it.page.get_by_role("link", name="New chat").click()
+        await it.page.get_by_label("Model").select_option("scripted/m-3")
+        await it.page.route("**/v1/sessions/*/messages*", late)
+        await it.page.get_by_role("region", name="Chats").get_by_role("link", name="One").click()
+        await it.ask("Two")
+        await expect(it.answers).to_have_count(2)
+        await expect(it.answers.last).to_contain_text("Second.")
+        assert [request.model for request in it.provider.requests] == ["m-2", "m-2"]
 
 
 async def test_a_network_that_goes_and_comes_back_loses_nothing(tmp_path: Path, browser: Browser) -> None:

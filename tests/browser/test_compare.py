@@ -86,6 +86,9 @@ async def test_every_pane_begins_with_the_same_context_and_one_becomes_the_chat(
     """T4: from a chat, in copies of it; the copy that is picked goes on, the chat itself is as it was."""
     replies = {"m-1": Reply(text="I am one."), "m-2": Reply(text="I am two."), "m-3": Reply(text="I am three.")}
     async with browsing(tmp_path, browser, lambda request: replies[request.model]) as it:
+        await it.page.get_by_role("button", name="Instructions for this chat").click()
+        await it.page.get_by_label("Sent with every message").fill("Speak like a sailor.")
+        await it.page.get_by_role("button", name="Save").click()
         await it.ask("My name is Ada")
         await expect(it.answers.last).to_contain_text("I am one.")
         await it.finished()
@@ -96,6 +99,7 @@ async def test_every_pane_begins_with_the_same_context_and_one_becomes_the_chat(
         await expect(it.page.get_by_role("button", name="Go on with pane 2 as a chat")).to_be_visible()
         first, second = list(it.provider.requests)[1:]
         assert first.body["messages"] == second.body["messages"]
+        assert "Speak like a sailor." in first.body["messages"][0]["content"]
         assert [message["content"] for message in first.body["messages"] if message["role"] == "user"] == [
             "My name is Ada",
             "Who am I?",
@@ -104,6 +108,9 @@ async def test_every_pane_begins_with_the_same_context_and_one_becomes_the_chat(
         await expect(it.answers.last).to_contain_text("I am two.")
         assert it.page.url != address
         await it.ask("Go on")
+        await it.provider.received(4)
+        assert it.provider.requests[-1].model == "m-2"
+        assert it.provider.requests[-1].body["messages"][0] == first.body["messages"][0]
         await expect(it.answers).to_have_count(3)
         await it.page.goto(address)
         await expect(it.answers).to_have_count(1)

@@ -2,7 +2,7 @@
 import { describe, expect, it } from "vitest";
 import { settledLength } from "../src/lib/blocks";
 import { loadHighlighter } from "../src/lib/highlight";
-import { renderMarkdown } from "../src/lib/markdown";
+import { colourCode, renderMarkdown } from "../src/lib/markdown";
 import { Painter } from "../src/lib/painter";
 
 /** What a painter has drawn, without the seam between what is settled and what is not. */
@@ -68,6 +68,19 @@ describe("a model's Markdown", () => {
     const table = html("| a | b |\n|--:|---|\n| 1<br>2 | x |");
     expect(table).toContain('<td class="align-right">1<br>2</td>');
     expect(table).not.toContain("style=");
+  });
+
+  it("colours what was drawn before the colours had come, and leaves everything else in its place", async () => {
+    const host = document.createElement("div");
+    host.append(renderMarkdown("```python\nimport os  # <b>\n```"));
+    const [button, code] = [host.querySelector("button")!, host.querySelector("code")!];
+    const text = code.textContent;
+    expect(code.querySelector("span")).toBeNull();
+    await loadHighlighter();
+    colourCode(host);
+    expect(code.innerHTML).toContain('<span class="hljs-keyword">import</span>');
+    expect(code.textContent).toBe(text);
+    expect(host.querySelector("button")).toBe(button);
   });
 
   it("colours code in a language it knows, and gives every block a copy button", async () => {

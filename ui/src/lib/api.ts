@@ -54,9 +54,9 @@ export class Api {
     return this.http.json(`/v1/runs/${id}`, { signal });
   }
   /** A run that goes on whoever leaves. The key makes it safe to ask again after a lost connection. */
-  startRun(run: NewRun, key: string, signal?: AbortSignal): Promise<{ run_id: string; session_id: string }> {
+  startRun(run: NewRun, key: string): Promise<{ run_id: string; session_id: string }> {
     const body = { ...asBody(run), on_disconnect: "continue" };
-    return this.http.json("/v1/runs", { method: "POST", body, headers: { "Idempotency-Key": key }, signal });
+    return this.http.json("/v1/runs", { method: "POST", body, headers: { "Idempotency-Key": key } });
   }
   /** A run that ends with its reader. */
   attachRun(run: NewRun, signal: AbortSignal): Promise<Response> {

@@ -65,6 +65,15 @@ export function renderMarkdown(source: string): DocumentFragment {
   return fragment;
 }
 
+/** Colours code that was drawn before the highlighter had come, in place: a selection and a pressed button stay. */
+export function colourCode(host: HTMLElement): void {
+  for (const figure of host.querySelectorAll(".code")) {
+    const code = figure.querySelector("code")!;
+    const html = highlight(code.textContent, figure.querySelector(".code-bar span")!.textContent);
+    if (html !== null) code.replaceChildren(DOMPurify.sanitize(html, SANITIZED));
+  }
+}
+
 function codeFigure(pre: HTMLElement): HTMLElement {
   const language = pre.title;
   pre.removeAttribute("title");

@@ -1,7 +1,7 @@
 /** Draws a growing Markdown text into an element: what is settled once, the last block as often as there is time. */
 import { settledLength } from "./blocks";
 import { isHighlighterLoaded, loadHighlighter } from "./highlight";
-import { renderMarkdown } from "./markdown";
+import { colourCode, renderMarkdown } from "./markdown";
 
 /** Drawing may take this share of the time; a long block is then drawn less often rather than slowing the page. */
 const SHARE = 0.3;
@@ -57,14 +57,12 @@ export class Painter {
     this.host.replaceChildren(this.#tail);
   }
 
-  /** The colours come later than the first code; what is drawn by then is drawn once more. */
+  /** The colours come later than the first code. */
   #colour(): void {
     this.#coloured = true;
     if (isHighlighterLoaded()) return;
     void loadHighlighter().then((loaded) => {
-      if (!loaded || !this.host.isConnected) return;
-      this.#reset();
-      this.#draw();
+      if (loaded && this.host.isConnected) colourCode(this.host);
     });
   }
 }

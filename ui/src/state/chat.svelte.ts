@@ -4,6 +4,7 @@ import { answerText, EMPTY, type RunView } from "../lib/fold";
 import { pause } from "../lib/follow";
 import { exchangesOf, partsOf, type PastExchange } from "../lib/history";
 import { ApiError, isAbort, sentence, UnreachableError } from "../lib/http";
+import { settingsOf, withSettings, type Settings } from "../lib/settings";
 import type { Part, Run, Session } from "../lib/wire";
 import { count } from "../lib/words";
 import { announcer } from "./announcer.svelte";
@@ -57,6 +58,7 @@ class Chat {
   model = $state("");
   instructions = $state("");
   #reading = new AbortController();
+  #opened = Promise.resolve();
 
   /** Shows a session, or an empty page for a new one. Whatever was running goes on without us. */
   async open(id: string | null): Promise<void> {
@@ -66,14 +68,7 @@ class Chat {
     Object.assign(this, { id, session: null, exchanges: [], problem: "", refusal: null, instructions: "" });
     this.model = models.chosen;
     if (id === null) return;
-    this.loading = true;
-    try {
-      await this.#load(id, signal);
-    } catch (error) {
-      if (!signal.aborted) this.problem = sentence(error);
-    } finally {
-      if (!signal.aborted) this.loading = false;
-    }
+    await (this.#opened = this.#load(id, signal));
   }
 
   /** The server is back: what could not be read before is read now. */
@@ -92,6 +87,17 @@ class Chat {
   }
 
   async #load(id: string, signal: AbortSignal): Promise<void> {
+    this.loading = true;
+    try {
+      await this.#read(id, signal);
+    } catch (error) {
+      if (!signal.aborted) this.problem = sentence(error);
+    } finally {
+      if (!signal.aborted) this.loading = false;
+    }
+  }
+
+  async #read(id: string, signal: AbortSignal): Promise<void> {
     const [session, messages, runs] = await Promise.all([
       api.session(id, signal),
       api.messages(id, signal),
@@ -99,7 +105,7 @@ class Chat {
     ]);
     signal.throwIfAborted();
     this.session = session;
-    const settings = session.metadata["page"] as { model?: string; instructions?: string } | undefined;
+    const settings = settingsOf(session);
     this.model = settings?.model ?? models.chosen;
     this.instructions = settings?.instructions ?? "";
     const known = new Map(runs.data.map((run) => [run.id, run]));
@@ -131,6 +137,7 @@ class Chat {
 
   async #attach(run: string, signal: AbortSignal): Promise<void> {
     const { input = [] } = await api.run(run, signal);
+    signal.throwIfAborted();
     const asked = input.flatMap((message) => (message.role === "user" ? partsOf(message) : []));
     const exchange = new Exchange(run, asked, { ...EMPTY, run });
     this.exchanges = [...this.exchanges, exchange];
@@ -148,18 +155,30 @@ class Chat {
     }
   }
 
+  /** What somebody writes: a question, or a word to the run that goes on. A chat that is being opened is waited for. */
+  async say(content: Part[]): Promise<void> {
+    const signal = this.#reading.signal;
+    if (this.loading) {
+      await this.#opened;
+      if (signal.aborted) return tellUnsent(content);
+      if (this.problem) return void (this.refusal = { message: this.problem, retryAt: null, content });
+    }
+    await (this.live?.run ? this.#steer(content) : this.#send(content));
+  }
+
   /** Asks; the answer goes on whether or not anybody watches. */
-  async send(content: Part[]): Promise<void> {
+  async #send(content: Part[]): Promise<void> {
     const exchange = new Exchange(makeKey(), content);
     const signal = this.#reading.signal;
     this.refusal = null;
     this.exchanges = [...this.exchanges, exchange];
     this.live = exchange;
     try {
-      const session = this.id ?? (await this.#createSession());
-      const run = { content, session, model: this.model, instructions: this.instructions };
-      const started = await this.#start(run, exchange.key, signal);
+      const settings = { model: this.model, instructions: this.instructions };
+      const session = this.id ?? (await this.#createSession(settings, signal));
+      const started = await this.#start({ content, session, ...settings }, exchange.key, signal);
       exchange.run = started.run_id;
+      signal.throwIfAborted();
       this.id = started.session_id;
       if (route.view === "chat") route.rename("chat", started.session_id);
       announcer.say("The answer is on its way.");
@@ -167,16 +186,20 @@ class Chat {
       void this.#refresh(signal);
       await this.#follow(exchange, signal);
     } catch (error) {
-      if (signal.aborted) return;
-      this.#refuse(exchange, error);
+      if (!signal.aborted) this.#refuse(exchange, error);
+      else if (exchange.run) void sessions.refreshQuietly();
+      else tellUnsent(content);
     }
   }
 
-  /** A lost connection is no answer: ask again under the same key until there is one. */
+  /**
+   * A lost connection is no answer: ask again under the same key until there is one. What has been sent is sent,
+   * also for somebody who looks at another chat meanwhile.
+   */
   async #start(run: Parameters<typeof api.startRun>[0], key: string, signal: AbortSignal) {
     for (let wait = 0.5; ; wait = Math.min(wait * 2, 8)) {
       try {
-        return await api.startRun(run, key, signal);
+        return await api.startRun(run, key);
       } catch (error) {
         if (!(error instanceof UnreachableError) || this.stopping) throw error;
         await pause(wait, signal);
@@ -184,12 +207,12 @@ class Chat {
     }
   }
 
-  /** Only a session that exists can remember its instructions. */
-  async #createSession(): Promise<string | null> {
-    if (!this.instructions) return null;
-    const page = { model: this.model, instructions: this.instructions };
-    this.session = await api.createSession({ metadata: { page } });
-    return this.session.id;
+  /** Only a session that exists can remember its model and its instructions. */
+  async #createSession(settings: Settings, signal: AbortSignal): Promise<string | null> {
+    if (!settings.instructions && !settings.model) return null;
+    const session = await api.createSession({ metadata: withSettings({}, settings) });
+    if (!signal.aborted) this.session = session;
+    return session.id;
   }
 
   #refuse(exchange: Exchange, error: unknown): void {
@@ -223,6 +246,7 @@ class Chat {
     if (id === null || signal.aborted) return;
     try {
       const [session, messages] = await Promise.all([api.session(id, signal), api.messages(id, signal)]);
+      signal.throwIfAborted();
       this.session = session;
       for (const { id: message, run_id: run } of messages) {
         const exchange = this.exchanges.find((other) => other.run === run);
@@ -236,14 +260,14 @@ class Chat {
   }
 
   /** Reaches the model before its next turn; sent as a question of its own when the run has just ended. */
-  async steer(content: Part[]): Promise<void> {
+  async #steer(content: Part[]): Promise<void> {
     const exchange = this.live;
     if (!exchange?.run) return;
     try {
       await api.steer(exchange.run, content);
       announcer.show("Sent. The model reads it before its next step.");
     } catch (error) {
-      if (error instanceof ApiError && error.status === 409) return this.send(content);
+      if (error instanceof ApiError && error.status === 409) return this.#send(content);
       this.refusal = { message: sentence(error), retryAt: null, content };
     }
   }
@@ -282,7 +306,7 @@ class Chat {
     this.instructions = instructions;
     models.choose(model);
     if (!this.session) return;
-    const metadata = { ...this.session.metadata, page: { model, instructions } };
+    const metadata = withSettings(this.session.metadata, { model, instructions });
     try {
       this.session = await api.updateSession(this.session.id, { metadata });
     } catch (error) {
@@ -293,6 +317,10 @@ class Chat {
   get title(): string {
     return this.session?.title || (this.exchanges[0] ? textOf(this.exchanges[0].asked).slice(0, 60) : "New chat");
   }
+}
+
+function tellUnsent(content: Part[]): void {
+  announcer.show(`Not sent, as you left the chat before the server could be reached: "${textOf(content).slice(0, 60)}"`);
 }
 
 export function textOf(parts: Part[]): string {

@@ -1,6 +1,7 @@
 /** One prompt to several models side by side; every pane is a run of its own that ends with its pane (T4). */
 import { makeKey } from "../lib/api";
 import { isAbort, sentence } from "../lib/http";
+import { settingsOf, withSettings } from "../lib/settings";
 import type { Part } from "../lib/wire";
 import { announcer } from "./announcer.svelte";
 import { LiveRun } from "./live.svelte";
@@ -30,6 +31,9 @@ export class Pane {
   turns = $state.raw<Turn[]>([]);
   going = $state(false);
   problem = $state("");
+  named = Promise.resolve();
+  #metadata: Record<string, unknown> = {};
+  #instructions = "";
   #reading: AbortController | null = null;
 
   constructor(model: string) {
@@ -43,9 +47,10 @@ export class Pane {
     this.turns = [...this.turns, turn];
     Object.assign(this, { going: true, problem: "" });
     try {
-      if (this.session === null && base !== null) this.session = (await api.forkSession(base, {})).id;
+      if (this.session === null && base !== null) await this.#copy(base);
       reading.signal.throwIfAborted();
-      const response = await api.attachRun({ content, session: this.session, model: this.model }, reading.signal);
+      const run = { content, session: this.session, model: this.model, instructions: this.#instructions };
+      const response = await api.attachRun(run, reading.signal);
       if (!(await turn.read(response, reading.signal))) await this.#verdict(turn, reading.signal);
     } catch (error) {
       if (reading.signal.aborted || isAbort(error) || turn.view.run) await this.#verdict(turn, reading.signal);
@@ -53,6 +58,24 @@ export class Pane {
     } finally {
       this.session ??= turn.view.session || null;
       this.going = false;
+    }
+  }
+
+  async #copy(base: string): Promise<void> {
+    const session = await api.forkSession(base, {});
+    this.session = session.id;
+    this.#metadata = session.metadata;
+    this.#instructions = settingsOf(session)?.instructions ?? "";
+  }
+
+  /** The session is a chat like others from now on, with a name and with the model that answered here. */
+  async name(title: string): Promise<void> {
+    if (!this.session) return;
+    const metadata = withSettings(this.#metadata, { model: this.model, instructions: this.#instructions });
+    try {
+      await api.updateSession(this.session, { title, metadata });
+    } catch (error) {
+      console.info(`The session ${this.session} could not be named.`, error);
     }
   }
 
@@ -144,19 +167,11 @@ class Compare {
       this.panes.map(async (pane) => {
         const first = pane.turns.length === 0;
         await pane.ask(content, this.base);
-        if (first && pane.session) await this.#name(pane.session, `${pane.model.split("/").at(-1)}: ${words}`);
+        if (first) await (pane.named = pane.name(`${pane.model.split("/").at(-1)}: ${words}`));
       }),
     );
     announcer.say("All answers have ended.");
     await sessions.refreshQuietly();
-  }
-
-  async #name(session: string, title: string): Promise<void> {
-    try {
-      await api.updateSession(session, { title });
-    } catch (error) {
-      console.info(`The session ${session} could not be named.`, error);
-    }
   }
 
   async stop(): Promise<void> {
@@ -164,7 +179,8 @@ class Compare {
   }
 
   /** Goes on with one answer as the chat. */
-  pick(pane: Pane): void {
+  async pick(pane: Pane): Promise<void> {
+    await pane.named;
     if (pane.session) route.go("chat", pane.session);
   }
 

@@ -17,14 +17,27 @@ class Route {
 
   /** The same place under a better name: a new chat that has got its id. */
   rename(view: View, id: string): void {
+    const there = parse(location.hash);
+    if (there.view !== this.view || there.id !== this.id) return; // somebody is on the way to another place
     history.replaceState(null, "", address(view, id));
     this.#read();
   }
 
   #read(): void {
-    const [view, id] = location.hash.replace(/^#\/?/, "").split("/");
-    this.view = view === "compare" || view === "runs" ? view : "chat";
-    this.id = id ? decodeURIComponent(id) : null;
+    Object.assign(this, parse(location.hash));
+  }
+}
+
+function parse(hash: string): { view: View; id: string | null } {
+  const [view, id] = hash.replace(/^#\/?/, "").split("/");
+  return { view: view === "compare" || view === "runs" ? view : "chat", id: id ? decode(id) : null };
+}
+
+function decode(text: string): string {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text; // a stray % in an address that somebody typed; the server will say that there is no such thing
   }
 }
 
