@@ -1,6 +1,6 @@
 """A stream that needs no task: what is new is written to the client in the step in which it was saved (R1, R3, C7).
 
-A server that can lend its connection puts a `Wire` into the scope; `EventStream` then sends the headers and hands the
+A server that can lend its connection puts a `Wire` into the scope; `EventStream` then makes the headers and hands the
 rest over to `Following`. All the layers of the request are left behind, which is most of what an open stream costs.
 Only who has something to catch up with, or reads slowly, gets a task until that is done. Knows no server and no format.
 """
@@ -48,15 +48,27 @@ class Stream(Protocol):
 
 
 class Wire(Protocol):
-    """The rest of an answer whose headers have been sent: a connection to a client that nobody else writes to."""
+    """The rest of an answer: a connection to a client that nobody else writes to once its headers are sent."""
 
     @property
     def is_ready(self) -> bool:
         """Does the client keep up? Else what is written waits for it."""
         ...
 
-    def take(self, stream: Stream) -> bool:
-        """Lend it to a stream, to its end. False: the client has gone already."""
+    def hold(self) -> None:
+        """Let the headers wait for the beginning of the body: one packet instead of two."""
+        ...
+
+    def release(self) -> None:
+        """There will be no stream: the headers, if there are any, wait no longer."""
+        ...
+
+    def take(self, stream: Stream, first: bytes) -> bool:
+        """Send the headers and the first of the body, and lend it to a stream, to its end.
+
+        Returns:
+            False: the client has gone already.
+        """
         ...
 
     def write(self, data: bytes) -> bool:
@@ -102,18 +114,19 @@ class Following:
         self._shown_at = self._loop.time()
         """When the client last got something."""
         self._catching_up: asyncio.Task[None] | None = None
-        if not wire.take(self):
+        failure: Exception | None = None
+        try:
+            first = encoder.begin()
+        except Exception as error:
+            first, failure = b"", error
+        if not wire.take(self, first):
             subscription.leave()
             return
         self._timer = self._loop.call_later(keepalive_seconds, self._look)
-        try:
-            first = encoder.begin()
-            if first:
-                wire.write(first)
-        except Exception as error:
-            self._fail(error)
-        else:
+        if failure is None:
             self._go_on()
+        else:
+            self._fail(failure)
 
     def halted(self, error: Exception | None) -> None:
         """The subscription tells no more: it is over, the client fell behind, or `hear` has raised this."""

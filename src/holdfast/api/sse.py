@@ -69,9 +69,11 @@ class EventStream(Response):
                 await send(start)
                 await send({"type": "http.response.body"})
         elif wire is not None:
+            wire.hold()
             try:
                 await send(start)
             except BaseException:
+                wire.release()
                 self._subscription.leave()
                 raise
             Following(self._subscription, self._encoder, wire, keepalive_seconds=self._keepalive_seconds)

@@ -164,10 +164,27 @@ class _Nobody:
 _NOBODY: Final = _Nobody()
 
 
+class _Head:
+    """In the place of a transport, for an answer's headers."""
+
+    data = b""
+
+    def write(self, data: bytes) -> None:
+        self.data += data
+
+
+_NO_HEAD: Final = _Head()
+
+
+def _chunk(data: bytes) -> bytes:
+    """A part of a body whose length was not told; one of no length would end it."""
+    return b"%x\r\n%b\r\n" % (len(data), data) if data else b""
+
+
 class ConnectionWire:
     """The rest of one answer, to be borrowed."""
 
-    __slots__ = ("_connection", "_cycle", "_flow", "_transport", "is_taken")
+    __slots__ = ("_connection", "_cycle", "_flow", "_head", "_transport", "is_taken")
 
     def __init__(self, connection: Connection, cycle: RequestResponseCycle) -> None:
         self.is_taken = False
@@ -175,17 +192,32 @@ class ConnectionWire:
         self._cycle = cycle
         self._flow = cycle.flow
         self._transport = cycle.transport
+        self._head = _NO_HEAD
 
     @property
     def is_ready(self) -> bool:
         """Is what was written on its way?"""
         return not self._flow.write_paused
 
-    def take(self, stream: Stream) -> bool:
-        """Lend the connection to a stream."""
+    def hold(self) -> None:
+        """Keep what uvicorn writes until the stream begins."""
+        self._cycle.transport = self._head = _Head()  # type: ignore[assignment]
+
+    def release(self) -> None:
+        """Send what was kept; what comes goes out as it comes."""
+        self._begin(b"")
+
+    def _begin(self, first: bytes) -> None:
+        self._cycle.transport = self._transport
+        head, self._head = self._head, _NO_HEAD  # A stream may be open for hours.
+        self._transport.write(head.data + _chunk(first))
+
+    def take(self, stream: Stream, first: bytes) -> bool:
+        """Send the beginning, and lend the connection to a stream."""
         self.is_taken = True
         if self._cycle.disconnected:
             return False
+        self._begin(first)
         self._connection.borrower = stream
         # After a large body it may be paused, and the end of the connection would go unnoticed.
         self._flow.resume_reading()
@@ -207,7 +239,7 @@ class ConnectionWire:
     def end(self, data: bytes) -> None:
         """Send the last of it; the connection waits for the next request."""
         self._connection.borrower = None
-        self._transport.write((b"%x\r\n%b\r\n" % (len(data), data) if data else b"") + b"0\r\n\r\n")
+        self._transport.write(_chunk(data) + b"0\r\n\r\n")
         cycle = self._cycle
         cycle.response_complete = True
         if not cycle.keep_alive:

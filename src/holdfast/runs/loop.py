@@ -163,12 +163,13 @@ class Loop:
 
     def hear(self, deltas: Sequence[Delta]) -> bool:
         """What the model says. Part of `Listener`, as is the next."""
-        fold = self._fold
+        self._fold.extend(deltas)
+        output_bytes = self._output_bytes
         for delta in deltas:
-            fold.add(delta)
             kind = type(delta)
             if kind is TextAdded or kind is ArgumentsAdded or kind is ReasoningAdded:
-                self._output_bytes += len(delta.text)  # type: ignore[union-attr]
+                output_bytes += len(delta.text)  # type: ignore[union-attr]
+        self._output_bytes = output_bytes
         is_keeping_up = self._telling.tell(deltas)
         if self._output_bytes > self._max_output_bytes:
             raise _EnoughError

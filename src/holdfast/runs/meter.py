@@ -3,12 +3,39 @@
 The counters are prometheus-client's, in a registry of their own so that two servers in one process do not mix.
 """
 
+from bisect import bisect_left
+from collections.abc import Iterator
+from itertools import accumulate
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import HistogramMetricFamily
+from prometheus_client.registry import Collector
 
 from holdfast.outcomes import outcome_name, outcome_reason
 from holdfast.runs.live import LiveRun
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
+
+
+class CommitTimes(Collector):
+    """A histogram for what happens between a token and its reader: a tenth of the cost of the library's own."""
+
+    def __init__(self) -> None:
+        self._counts = [0] * (len(_SECONDS) + 1)
+        self._sum = 0.0
+
+    def observe(self, seconds: float) -> None:
+        """A commit took so long."""
+        self._counts[bisect_left(_SECONDS, seconds)] += 1
+        self._sum += seconds
+
+    def collect(self) -> Iterator[HistogramMetricFamily]:
+        """As the library wants it, when somebody asks."""
+        bounds = (*(str(float(bound)) for bound in _SECONDS), "+Inf")
+        buckets = list(zip(bounds, accumulate(self._counts), strict=True))
+        yield HistogramMetricFamily(
+            "holdfast_store_commit_seconds", "How long a commit took", buckets=buckets, sum_value=self._sum
+        )
 
 
 class Meter:
@@ -46,9 +73,8 @@ class Meter:
         self.replayed = Counter(
             "holdfast_replayed_events", "Events sent from the log rather than live", registry=self.registry
         )
-        self.commits = Histogram(
-            "holdfast_store_commit_seconds", "How long a commit took", buckets=_SECONDS, registry=self.registry
-        )
+        self.commits = CommitTimes()
+        self.registry.register(self.commits)
 
     def stored(self, seconds: float, operations: int) -> None:
         """A group of writes became durable."""

@@ -269,9 +269,7 @@ class Recorder:
         return None
 
     def _fold(self, events: list[Event]) -> list[Event]:
-        now = self._clock.now()
-        for event in events:
-            self.transcript.add(event, now)
+        self.transcript.extend(events, self._clock.now())
         return events
 
     def _prepare(self, events: list[Event], outcome: Outcome, messages: tuple[Message, ...], text: str) -> "Unsaved":

@@ -4,6 +4,7 @@ Live runs keep one as they go, plain answers and replays make one from the log, 
 one; so none can say what another contradicts. No I/O, no clock. Sits on the vocabulary and `upstream.fold`.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from holdfast.events import (
@@ -87,20 +88,34 @@ class Transcript:
 
     def add_batch(self, batch: Batch) -> None:
         """Take the next events of the log."""
-        add, at = self.add, batch.at
-        for event in batch.events:
-            add(event, at)
+        self.extend(batch.events, batch.at)
+
+    def extend(self, events: Sequence[Event], at: float) -> None:
+        """Take the next events of the log. The hot path: most are tokens, and go to their turn together."""
+        words: list[Event] = []
+        for event in events:
+            if type(event) is TextAdded:
+                words.append(event)
+                self._text.append(event.text)
+            else:
+                self._add_words(words)
+                words = []
+                self.add(event, at)
+        self._add_words(words)
+
+    def _add_words(self, words: Sequence[Event]) -> None:
+        self.events += len(words)
+        if words and self._turn is not None:
+            self._turn.extend(words)
 
     def add(self, event: Event, at: float = 0.0) -> None:
         """Take the next event of the log."""
         self.events += 1
-        # The hot case first: a token.
-        if type(event) is TextAdded:
-            self._text.append(event.text)
-            if self._turn is not None:
-                self._turn.add(event)
-            return
         match event:
+            case TextAdded():
+                self._text.append(event.text)
+                if self._turn is not None:
+                    self._turn.add(event)
             case RunStarted():
                 self.run, self.session, self.model = event.run, event.session, event.model
             case TurnStarted():

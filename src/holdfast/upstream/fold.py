@@ -4,6 +4,7 @@ The same fold serves the live turn, a replay of the log and recovery after a cra
 No I/O; sits on the vocabulary.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from holdfast.events import (
@@ -57,6 +58,16 @@ class TurnFold:
         self._words: _Words | None = None
         self.answered: Answered | None = None
         """How the provider said the turn ended; None: not yet, or never."""
+
+    def extend(self, events: Iterable[Event]) -> None:
+        """Take the next events. The hot path: most are words that go on."""
+        words, add = self._words, self.add
+        for event in events:
+            if type(event) is TextAdded and words is not None and words.kind is Text:
+                words.pieces.append(event.text)
+            else:
+                add(event)
+                words = self._words
 
     def add(self, event: Event) -> None:
         """Take the next event."""

@@ -38,8 +38,16 @@ class Borrowed:
         self._unread = b""
         self._reads = asyncio.Event()
 
-    def take(self, stream: Stream) -> bool:
+    def hold(self) -> None:
+        pass
+
+    def release(self) -> None:
+        pass
+
+    def take(self, stream: Stream, first: bytes) -> bool:
         self.stream = stream
+        if self.is_there and first:
+            self.write(first)
         return self.is_there
 
     def write(self, data: bytes) -> bool:

@@ -59,8 +59,8 @@ class EnvelopeMiddleware:
             if not started and message["type"] in _STARTS:
                 started = True
                 headers = [*message.get("headers", ()), *SECURITY_HEADERS, (b"x-request-id", request_id.encode())]
-                # The page brings a policy of its own.
-                if not any(name.lower() == _POLICY for name, _ in headers):
+                # The page brings a policy of its own. Names are lower case here, as ASGI wants them.
+                if _POLICY not in dict(headers):
                     headers.append(DEFAULT_POLICY)
                 message = {**message, "headers": headers}
             await send(message)

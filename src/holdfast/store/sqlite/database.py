@@ -22,6 +22,8 @@ CACHE_KB: Final = 1024
 larger cache would only fill, over hours, and look like a leak."""
 WAL_KEEP_BYTES: Final = 64 * 1024 * 1024
 """A write-ahead log that a long reader has made larger than this is cut back."""
+CHECKPOINT_PAGES: Final = 1000
+"""A write-ahead log of so many pages is moved into the database by the commit that made it so long."""
 _AGAIN_SECONDS: Final = 0.01
 _OWNER_ONLY: Final = 0o600
 _COMPANIONS: Final = ("", "-wal", "-shm")
@@ -73,7 +75,7 @@ def prepare_file(path: Path) -> None:
 
 
 def connect_writer(path: Path, *, busy_seconds: float, max_bytes: int | None) -> sqlite3.Connection:
-    """The connection that writes. Commits last: they are on the disk when they are reported.
+    """The connection that writes, for one thread at a time. Commits last: they are on the disk when they are reported.
 
     Raises:
         StoreUnavailableError: WAL does not work there.
@@ -89,6 +91,7 @@ def connect_writer(path: Path, *, busy_seconds: float, max_bytes: int | None) ->
             )
         # NORMAL would lose the last commits when the power fails, after clients have seen them.
         connection.execute("PRAGMA synchronous = FULL")
+        connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
         connection.execute(f"PRAGMA journal_size_limit = {WAL_KEEP_BYTES}")
         if max_bytes is not None:
             page_bytes = connection.execute("PRAGMA page_size").fetchone()[0]
@@ -114,19 +117,19 @@ def _begin_wal(connection: sqlite3.Connection, busy_seconds: float) -> str:
 
 def connect_reader(path: Path, *, busy_seconds: float) -> sqlite3.Connection:
     """A connection that only reads, and may be closed by another thread than the one that used it."""
-    connection = _connect(path, busy_seconds, check_same_thread=False)
+    connection = _connect(path, busy_seconds)
     connection.execute("PRAGMA query_only = ON")
     return connection
 
 
-def _connect(path: Path, busy_seconds: float, *, check_same_thread: bool = True) -> sqlite3.Connection:
+def _connect(path: Path, busy_seconds: float) -> sqlite3.Connection:
     # `rw`, not `rwc`: where the file is gone, SQLite would make another that everybody can read.
     connection = sqlite3.connect(
         f"file:{quote(os.fsencode(path))}?mode=rw",
         uri=True,
         timeout=busy_seconds,
         isolation_level=None,  # Transactions begin where we say so.
-        check_same_thread=check_same_thread,
+        check_same_thread=False,
         cached_statements=CACHED_STATEMENTS,
     )
     connection.execute("PRAGMA temp_store = MEMORY")

@@ -13,6 +13,7 @@ from holdfast.ids import EventNumber, NodeId, RunId, SessionId
 from holdfast.outcomes import outcome_name
 from holdfast.store.port import Committed
 from holdfast.store.records import IdempotencyKey, Reserved, RunEnding, RunFilter, RunRecord
+from holdfast.store.sqlite.journal import is_large
 from holdfast.store.sqlite.log import compress, read_batches, replace_with_segments
 from holdfast.store.sqlite.readers import Readers
 from holdfast.store.sqlite.rows import SELECT_RUNS, RunResult, as_run, encode
@@ -64,7 +65,7 @@ class SqliteRunLog:
 
         # Until somebody has read a word of it, it is enough that a crash of this process does not undo it. A key has
         # to hold whatever fails.
-        return await self._writer.run(create, sync_later=key is None)
+        return await self._writer.run(create, sync_later=key is None, is_light=not is_large(body))
 
     async def find_key(self, key: str) -> Reserved | None:
         """Who has an idempotency key; None: it is free, or its run is gone."""
