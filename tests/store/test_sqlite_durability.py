@@ -322,9 +322,14 @@ class Disk:
         return disk
 
     def waits(self) -> bool:
-        """Does SQLite wait for the disk at its commits, by its last word?"""
-        modes = [statement for statement in self.statements if statement.startswith("PRAGMA synchronous")]
-        return not modes or modes[-1].endswith("FULL")
+        """Did SQLite wait for the disk at its last commit?"""
+        waited, mode = True, "FULL"
+        for statement in self.statements:
+            if statement.startswith("PRAGMA synchronous"):
+                mode = statement.split()[-1]
+            elif statement.startswith(("COMMIT", "INSERT INTO journal")):
+                waited = mode == "FULL"
+        return waited
 
 
 async def begin(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> tuple[Disk, RunRecord]:
