@@ -56,7 +56,7 @@ class Wire(Protocol):
         ...
 
     def hold(self) -> None:
-        """Let the headers wait for the beginning of the body: one packet instead of two."""
+        """Let the headers wait for the beginning of the body: one packet instead of several."""
         ...
 
     def release(self) -> None:

@@ -167,13 +167,8 @@ _NOBODY: Final = _Nobody()
 class _Head:
     """In the place of a transport, for an answer's headers."""
 
-    data = b""
-
-    def write(self, data: bytes) -> None:
-        self.data += data
-
-
-_NO_HEAD: Final = _Head()
+    def __init__(self, wire: "ConnectionWire") -> None:
+        self.write = wire.keep
 
 
 def _chunk(data: bytes) -> bytes:
@@ -184,7 +179,7 @@ def _chunk(data: bytes) -> bytes:
 class ConnectionWire:
     """The rest of one answer, to be borrowed."""
 
-    __slots__ = ("_connection", "_cycle", "_flow", "_head", "_transport", "is_taken")
+    __slots__ = ("_connection", "_cycle", "_flow", "_held", "_transport", "is_taken")
 
     def __init__(self, connection: Connection, cycle: RequestResponseCycle) -> None:
         self.is_taken = False
@@ -192,7 +187,8 @@ class ConnectionWire:
         self._cycle = cycle
         self._flow = cycle.flow
         self._transport = cycle.transport
-        self._head = _NO_HEAD
+        self._held = b""
+        """The beginning of the answer. Every packet costs as much as the rest of a token's way, or more."""
 
     @property
     def is_ready(self) -> bool:
@@ -201,23 +197,31 @@ class ConnectionWire:
 
     def hold(self) -> None:
         """Keep what uvicorn writes until the stream begins."""
-        self._cycle.transport = self._head = _Head()  # type: ignore[assignment]
+        self._cycle.transport = _Head(self)  # type: ignore[assignment]
+
+    def keep(self, head: bytes) -> None:
+        """Called by the head."""
+        self._held += head
 
     def release(self) -> None:
         """Send what was kept; what comes goes out as it comes."""
-        self._begin(b"")
-
-    def _begin(self, first: bytes) -> None:
         self._cycle.transport = self._transport
-        head, self._head = self._head, _NO_HEAD  # A stream may be open for hours.
-        self._transport.write(head.data + _chunk(first))
+        self._flush()
+
+    def _flush(self) -> None:
+        held, self._held = self._held, b""
+        if held and not self._cycle.disconnected:
+            self._transport.write(held)
 
     def take(self, stream: Stream, first: bytes) -> bool:
         """Send the beginning, and lend the connection to a stream."""
         self.is_taken = True
         if self._cycle.disconnected:
             return False
-        self._begin(first)
+        self._cycle.transport = self._transport
+        self._held += _chunk(first)
+        # What comes in this very step goes along.
+        self._connection.loop.call_soon(self._flush)
         self._connection.borrower = stream
         # After a large body it may be paused, and the end of the connection would go unnoticed.
         self._flow.resume_reading()
@@ -233,13 +237,17 @@ class ConnectionWire:
 
     def write(self, data: bytes) -> bool:
         """Send a part of the body."""
-        self._transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+        data = b"%x\r\n%b\r\n" % (len(data), data)
+        if self._held:
+            data, self._held = self._held + data, b""
+        self._transport.write(data)
         return not self._flow.write_paused
 
     def end(self, data: bytes) -> None:
         """Send the last of it; the connection waits for the next request."""
         self._connection.borrower = None
-        self._transport.write(_chunk(data) + b"0\r\n\r\n")
+        self._transport.write(self._held + _chunk(data) + b"0\r\n\r\n")
+        self._held = b""
         cycle = self._cycle
         cycle.response_complete = True
         if not cycle.keep_alive:

@@ -140,12 +140,6 @@ class Recorder:
             self._pending = []
             self._wake()
             return
-        self._publish(batch)
-        if self._pending and not self._is_closing:
-            self._is_resting = True
-            self._hand_over_in(FOLLOWED_SECONDS if self._is_followed else PACE_SECONDS)
-
-    def _publish(self, batch: Batch) -> None:
         count = len(batch.events)
         self.end = EventNumber(batch.first + count)
         self.tail.append(batch)
@@ -156,6 +150,9 @@ class Recorder:
             self._lead(batch)
         if self._tail_events > 2 * TAIL_EVENTS:
             self._trim()
+        if self._pending and not self._is_closing:
+            self._is_resting = True
+            self._hand_over_in(FOLLOWED_SECONDS if self._is_followed else PACE_SECONDS)
 
     @property
     def transcript(self) -> Transcript:

@@ -9,9 +9,11 @@ packing reads nothing. Used by the writer and by runs.py, on the writer's thread
 import sqlite3
 from typing import Any, Final
 
+from msgspec import Raw
+
 from holdfast.errors import LogConflictError, StoreUnavailableError
 from holdfast.ids import RunId
-from holdfast.store.sqlite.log import RawPart, insert_packed, raw_part
+from holdfast.store.sqlite.log import RawPart, insert_packed
 
 MAX_ROWS_AT_ONCE: Final = 64
 PACK_BATCHES: Final = 64
@@ -132,7 +134,7 @@ class Journal:
         self, connection: sqlite3.Connection, end: LogEnd, first: int, count: int, at: float, events: bytes
     ) -> None:
         """Write a batch straight into the log, after those that the log does not have yet."""
-        parts = [*end.parts, raw_part(first, at, events)] if count else end.parts
+        parts = [*end.parts, RawPart(first, at, Raw(events))] if count else end.parts
         insert_packed(connection, end.key, parts, first + count, end.size + len(events))
         end.next = first + count
         self._empty(end)
@@ -202,7 +204,7 @@ class Journal:
         if not end.parts:
             end.oldest = number
             self._unpacked[end] = None
-        end.parts.append(raw_part(first, at, events))
+        end.parts.append(RawPart(first, at, Raw(events)))
         end.size += len(events)
         end.next = first + count
         self._next_id = number + ROW_BYTES + len(events)

@@ -90,11 +90,6 @@ _decode_parts = msgspec.json.Decoder(list[_Part]).decode
 _decode_raw_parts = msgspec.json.Decoder(list[RawPart]).decode
 
 
-def raw_part(first: int, at: float, events: bytes) -> RawPart:
-    """A batch as a part."""
-    return RawPart(first, at, msgspec.Raw(events))
-
-
 def insert_packed(connection: sqlite3.Connection, key: int, parts: list[RawPart], end: int, size: int) -> None:
     """Write batches that follow each other, up to event `end`, of `size` bytes: one row, or several if it is much."""
     while parts:
@@ -140,7 +135,7 @@ def compress(connection: sqlite3.Connection, run: RunId) -> list[Segment]:
     parts: list[RawPart] = []
     count = size = 0
     for first, events_in_row, at, form, events in rows:
-        parts += [raw_part(first, at, events)] if form == ONE_BATCH else _decode_raw_parts(events)
+        parts += [RawPart(first, at, msgspec.Raw(events))] if form == ONE_BATCH else _decode_raw_parts(events)
         count += events_in_row
         size += len(events)
         if size >= SEGMENT_BYTES:

@@ -108,12 +108,12 @@ class Writer:
         What a model says is synced later, as in `run`: a power failure cuts it off anyway, at this token or a few
         before it. What was done or decided is on the disk before it is told.
         """
+        if self._ended is not None:
+            self._loop.call_soon(committed, _closed(self._path))
+            return
         events = batch.events
         sync_later = _DEEDS.isdisjoint(map(type, events))
-        if self._ended is None:
-            self._gather(Append(run, batch.first, len(events), batch.at, encode_events(events), committed, sync_later))
-        else:
-            self._loop.call_soon(committed, _closed(self._path))
+        self._gather(Append(run, batch.first, len(events), batch.at, encode_events(events), committed, sync_later))
 
     async def run(
         self, do: Callable[[sqlite3.Connection], Result], *, sync_later: bool = False, is_light: bool = False
