@@ -10,10 +10,10 @@ from holdfast.events import Batch, ToolStarted
 from holdfast.ids import CallId, EventNumber
 from holdfast.store.records import IdempotencyKey, RunRecord
 from holdfast.store.sqlite import SqliteStore
-from holdfast.store.sqlite.writer import AT_ONCE, AT_ONCE_SECONDS
+from holdfast.store.sqlite.writer import BUSY_OPERATIONS, BUSY_SECONDS
 from tests.store.store_world import WAIT_SECONDS, an_ending, append, last_batch, run_record, texts, whole_log
 
-PAUSE_SECONDS = 2 * AT_ONCE_SECONDS
+PAUSE_SECONDS = 2 * BUSY_SECONDS
 
 
 class Committers:
@@ -85,8 +85,8 @@ async def test_what_comes_thick_and_fast_is_gathered(sqlite_store: SqliteStore) 
         while len(told) < 50:
             await asyncio.sleep(0.001)
     commits = watching.look()
-    assert commits[:AT_ONCE] == [True] * AT_ONCE
-    assert False in commits
+    assert commits[0] is True
+    assert commits.count(True) <= BUSY_OPERATIONS
     assert len(commits) < 50
     assert len(await whole_log(sqlite_store, record.id)) == 50
 
@@ -96,7 +96,7 @@ async def test_tidying_is_the_threads(sqlite_store: SqliteStore) -> None:
     watching, record = await begin(sqlite_store)
     for number in range(200):
         await append(sqlite_store, record.id, texts(number, "x"))
-        await asyncio.sleep(AT_ONCE_SECONDS / AT_ONCE * 1.5)
+        await asyncio.sleep(2 * BUSY_SECONDS / BUSY_OPERATIONS)
     commits = watching.look()
     assert commits.count(True) > 150
     assert False in commits

@@ -21,6 +21,7 @@ from holdfast.store.port import Committed
 from holdfast.store.sqlite.database import (
     CHECKPOINT_PAGES,
     connect_writer,
+    is_busy,
     is_condition,
     is_full,
     is_passing,
@@ -87,16 +88,7 @@ class Committer:
             connection = self._connection
             if connection is None:
                 connection = self._connection = self._open()
-            self._take_time(connection, True)
-            is_untidy = self.journal.is_untidy
-            try:
-                self._write(connection, group, tidy=is_untidy)
-            except sqlite3.Error as error:
-                if not is_untidy or not is_full(error):
-                    raise
-                # Tidying needs room, and there may be enough for the group alone.
-                self._take_back(connection)
-                self._write(connection, group, tidy=False)
+            self._write_patiently(connection, group)
             # Who comes next is most likely in a hurry, and should find everything ready.
             self._take_time(connection, False)
             self._wait_for_disk(connection, False)
@@ -145,6 +137,24 @@ class Committer:
         with suppress(sqlite3.Error):
             self._connection.close()
         self._connection = None
+
+    def _write_patiently(self, connection: sqlite3.Connection, group: Sequence[Append | Work]) -> None:
+        tidy = self.journal.is_untidy
+        if tidy or not all(item.sync_later for item in group):
+            self._take_time(connection, True)
+        try:
+            self._write(connection, group, tidy=tidy)
+            return
+        except sqlite3.Error as error:
+            # Another process may soon let go of the file. Tidying needs room, and there may be enough without it.
+            if is_busy(error) and not self._has_time:
+                self._take_time(connection, True)
+            elif is_full(error) and tidy:
+                tidy = False
+            else:
+                raise
+        self._take_back(connection)
+        self._write(connection, group, tidy=tidy)
 
     def _write(self, connection: sqlite3.Connection, group: Sequence[Append | Work], *, tidy: bool) -> None:
         self._wait_for_disk(connection, not all(item.sync_later for item in group))

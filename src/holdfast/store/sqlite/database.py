@@ -147,6 +147,11 @@ def is_passing(error: sqlite3.Error) -> bool:
     return _code(error) in _PASSING
 
 
+def is_busy(error: sqlite3.Error) -> bool:
+    """Does somebody else hold the file?"""
+    return _code(error) == sqlite3.SQLITE_BUSY
+
+
 def is_full(error: sqlite3.Error) -> bool:
     """Was there no room for it?"""
     return _code(error) == sqlite3.SQLITE_FULL

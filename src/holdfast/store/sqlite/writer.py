@@ -39,9 +39,9 @@ GATHER_SECONDS: Final = 0.0002
 MAX_GATHER_SECONDS: Final = 0.008
 """How long the writer lets more come before its next commit, for each operation of the last one. One stream alone never
 waits; with hundreds of them a commit costs more than all that is in it, and a few milliseconds save much of that."""
-AT_ONCE: Final = 4
-AT_ONCE_SECONDS: Final = 0.004
-"""The loop commits so many operations itself in so many seconds at most; more than that are better gathered."""
+BUSY_OPERATIONS: Final = 8
+BUSY_SECONDS: Final = 0.004
+"""While so many operations come in so many seconds the loop commits none itself: they are better gathered."""
 
 
 class _Signal(Enum):
@@ -71,8 +71,8 @@ class Writer:
         self._queue: queue.SimpleQueue[Append | Work | _Signal] = queue.SimpleQueue()
         self._in_thread = 0
         """How many operations the thread was given and has not told of."""
-        self._at_once: deque[float] = deque([float("-inf")] * AT_ONCE, maxlen=AT_ONCE)
-        """When the loop committed last, itself."""
+        self._came: deque[float] = deque([float("-inf")] * BUSY_OPERATIONS, maxlen=BUSY_OPERATIONS)
+        """When the last operations came."""
         self._asks_for_sync = False
         self._before_closing: Callable[[], None] = lambda: None
         self._ended: asyncio.Future[None] | None = None
@@ -148,16 +148,15 @@ class Writer:
 
     def _hand_over(self) -> None:
         """A step of the loop is over: commit what came in it, or have it committed."""
-        gathered = self._gathered
-        if len(gathered) == 1 and not self._in_thread:
-            began = time.perf_counter()
-            if began - self._at_once[0] > AT_ONCE_SECONDS and self._committer.commit_at_once(gathered[0]):
-                self._at_once.append(began)
-                self._gathered = []
-                self._tell(gathered, time.perf_counter() - began)
-                self._sync_later()
-                return
-        self._give_to_thread()
+        gathered, now, oldest = self._gathered, time.perf_counter(), self._came[0]
+        self._came.extend([now] * len(gathered))
+        is_quiet = len(gathered) == 1 and not self._in_thread and now - oldest > BUSY_SECONDS
+        if is_quiet and self._committer.commit_at_once(gathered[0]):
+            self._gathered = []
+            self._tell(gathered, time.perf_counter() - now)
+            self._sync_later()
+        else:
+            self._give_to_thread()
 
     def _give_to_thread(self) -> None:
         gathered, self._gathered = self._gathered, []
