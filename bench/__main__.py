@@ -17,7 +17,7 @@ from typing import Any
 import uvloop
 
 from bench import figures
-from bench.calm import Taken, calmly
+from bench.calm import PACE, Taken, calmly
 from bench.chart import draw
 from bench.contenders import OTHER_CORE, STARTS, Contender, all_contenders
 from bench.contenders import holdfast as fresh_holdfast
@@ -184,6 +184,11 @@ def main() -> None:
     uvloop.run(run(report, options.quick))
     report.values["taken_by_the_host"] = taken.share
     report.row("time that the host took away meanwhile", {"share": f"{taken.share:.1%}"})
+    median, worst = PACE.slowness
+    report.values["slowness"] = median
+    report.row(
+        "a loop that is always the same took, over its best", {"median": f"{median:.2f}", "worst": f"{worst:.2f}"}
+    )
     RESULTS.parent.mkdir(parents=True, exist_ok=True)
     RESULTS.write_text(json.dumps(report.values, indent=2))
     draw(report.values, ROOT / "docs" / "images" / "bench.svg")

@@ -11,14 +11,16 @@ installed them also beside LiteLLM's proxy, nanobot and hermes-agent, the agents
 are measured in one run, interleaved, medians of several rounds. The server under test has one core; the provider, which
 sends token by token, and the load generator have the other. A measurement of the direct call, the raw relay or Holdfast
 during which the host of the virtual machine took more than 2% of its time away is made again, twice at most, and the
-least disturbed one counts. Figures of one machine say little about another: the ratios within the run are what counts.
+least disturbed one counts. Neighbours on the same processor make everything slower without taking time away; the last
+row says how much. Figures of one machine say little about another: the ratios within the run are what counts.
 
 ![CPU for 1,000 chunks](images/bench.svg)
 
 Where the time of the interpreter goes (`make flame`), with 250 live streams, before and after: connections of our own
 instead of a library's, tokens that are passed on in the step in which they came, to a stream that has borrowed its
 connection, without a task on either side, and a journal that writes a page where the log's index wrote fifty. What is
-ours is green.
+ours is green. What no flame shows: with few streams most of the time goes into waking somebody, so that a token that
+comes alone is saved on the event loop itself, and headers and first words leave in one packet.
 
 ![Before](images/flame-before.svg)
 
