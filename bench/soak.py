@@ -1,6 +1,7 @@
 """`make soak`: runs with random stops, disconnects and faults; nothing is left over, and memory stays flat.
 
-10,000 of them fill the store's caches and the allocator's; over the 10,000 that follow memory has to stay what it is.
+20,000 of them fill the caches of all the store's connections and the allocator's; over the 20,000 that follow memory
+has to stay what it is.
 """
 
 import argparse
@@ -154,7 +155,7 @@ async def soak(runs: int, at_once: int) -> bool:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runs", type=int, default=20_000)
+    parser.add_argument("--runs", type=int, default=40_000)
     parser.add_argument("--at-once", type=int, default=40)
     options = parser.parse_args()
     # Clients that leave make the scripted provider write to closed sockets; that is what is wanted here.
