@@ -5,10 +5,13 @@ import sqlite3
 import threading
 import time
 
+import pytest
+
 from holdfast.errors import StoreError
 from holdfast.events import Batch, ToolStarted
 from holdfast.ids import CallId, EventNumber
 from holdfast.store.records import IdempotencyKey, RunRecord
+from holdfast.store.sqlite import BUSY_SECONDS as STORE_BUSY_SECONDS
 from holdfast.store.sqlite import SqliteStore
 from holdfast.store.sqlite.writer import BUSY_OPERATIONS, BUSY_SECONDS
 from tests.store.store_world import WAIT_SECONDS, an_ending, append, last_batch, run_record, texts, whole_log
@@ -74,8 +77,11 @@ async def test_what_is_large_does_not_hold_up_the_loop(sqlite_store: SqliteStore
     assert watching.look() == [False, False]
 
 
-async def test_what_comes_thick_and_fast_is_gathered(sqlite_store: SqliteStore) -> None:
+async def test_what_comes_thick_and_fast_is_gathered(
+    sqlite_store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """R1: one commit for many instead of one each."""
+    monkeypatch.setattr("holdfast.store.sqlite.writer.BUSY_SECONDS", WAIT_SECONDS)  # However slow this machine is.
     watching, record = await begin(sqlite_store)
     told: list[StoreError | None] = []
     for number in range(50):
@@ -116,7 +122,7 @@ async def test_a_store_that_another_process_holds_does_not_hold_up_the_loop(sqli
         await asyncio.sleep(0.01)
         longest = max(longest, time.perf_counter() - began)
     assert told == []
-    assert longest < 0.3
+    assert longest < STORE_BUSY_SECONDS / 4
     sqlite_store.append(record.id, texts(1, "two"), told.append)
     other.execute("ROLLBACK")
     other.close()

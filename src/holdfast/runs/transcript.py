@@ -100,7 +100,7 @@ class Transcript:
             else:
                 self._add_words(words)
                 words = []
-                self.add(event, at)
+                self._add_other(event, at)
         self._add_words(words)
 
     def _add_words(self, words: Sequence[Event]) -> None:
@@ -110,12 +110,12 @@ class Transcript:
 
     def add(self, event: Event, at: float = 0.0) -> None:
         """Take the next event of the log."""
+        self.extend((event,), at)
+
+    def _add_other(self, event: Event, at: float) -> None:
+        """Take an event that is no token."""
         self.events += 1
         match event:
-            case TextAdded():
-                self._text.append(event.text)
-                if self._turn is not None:
-                    self._turn.add(event)
             case RunStarted():
                 self.run, self.session, self.model = event.run, event.session, event.model
             case TurnStarted():
