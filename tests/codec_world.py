@@ -23,10 +23,10 @@ from holdfast.messages import (
     UserMessage,
     user_says,
 )
-from holdfast.upstream.codec import Codec, Decoder
-from holdfast.upstream.fold import TurnFold
+from holdfast.turns import TurnFold
 from holdfast.upstream.port import ModelCall, NamedTool, Options, ResponseFormat
-from holdfast.upstream.protocols import CODECS
+from holdfast.upstream.protocols.codec import Codec, Decoder
+from holdfast.upstream.protocols.codecs import CODECS
 
 RECORDED = Path(__file__).parent / "recorded"
 CALL = ModelCall(model="m-1", messages=(user_says("Hello?"),))

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import inspect
 
 from holdfast.config import Settings
-from holdfast.settings.shape import as_named_tables, as_table, describe, fields_of
+from holdfast.settings.types import as_named_tables, as_table, describe, fields_of
 from holdfast.settings.variables import SHORT_NAMES, variable_names
 
 ROOT = Path(__file__).parents[1]

@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from holdfast.agents.approvals import ApprovalPolicy
+from holdfast.agents.loop import Agent
+from holdfast.agents.request import RunRequest
 from holdfast.clock import Clock, SystemClock
 from holdfast.config import AgentSettings, LimitSettings
 from holdfast.errors import ToolError
 from holdfast.events import Answered, ArgumentsAdded, Batch, Delta, Event, ToolCallBegan
 from holdfast.ids import CallId, RunId, SessionId, make_run_id
 from holdfast.messages import Message, ToolSpec, Usage, user_says
-from holdfast.runs.approvals import ApprovalPolicy
-from holdfast.runs.loop import Agent
-from holdfast.runs.meter import Meter
-from holdfast.runs.request import RunRequest
-from holdfast.runs.subscription import Subscription
+from holdfast.runs.log.subscription import Subscription
+from holdfast.runs.metrics import Meter
 from holdfast.runs.supervisor import Started, Supervisor
 from holdfast.store.memory import MemoryStore
 from holdfast.store.port import Store

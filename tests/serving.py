@@ -25,21 +25,21 @@ import openai
 import uvicorn
 from uvicorn.server import ServerState
 
+from holdfast.agents.approvals import ApprovalPolicy
+from holdfast.agents.loop import Agent
 from holdfast.api.app import make_app
 from holdfast.api.dialects import DIALECTS
 from holdfast.api.service import Service
-from holdfast.cli.connection import Connection
+from holdfast.chaos.provider import Responder
 from holdfast.clock import SystemClock
 from holdfast.config import AgentSettings, Protocol, ProviderSettings, ServerSettings, Settings, StreamSettings
-from holdfast.runs.approvals import ApprovalPolicy
-from holdfast.runs.loop import Agent
-from holdfast.runs.meter import Meter
+from holdfast.runs.metrics import Meter
 from holdfast.runs.supervisor import Supervisor
 from holdfast.server import Server, open_server
+from holdfast.serving.connection import Connection
 from holdfast.store.memory import MemoryStore
 from holdfast.store.port import Store
 from holdfast.testing import Reply, ScriptedProvider
-from holdfast.testing.provider import Responder
 from holdfast.tools.port import Tools
 from holdfast.tools.toolbox import Toolbox
 from holdfast.upstream.port import Upstream

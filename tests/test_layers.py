@@ -7,32 +7,47 @@ from pathlib import Path
 
 SOURCE = Path(__file__).parents[1] / "src"
 
-VOCABULARY = {"ids", "errors", "messages", "outcomes", "events", "clock", "config", "settings", "__init__"}
+VOCABULARY = {
+    "ids",
+    "errors",
+    "messages",
+    "outcomes",
+    "events",
+    "turns",
+    "sse",
+    "clock",
+    "config",
+    "settings",
+    "__init__",
+}
 LOWEST = {"vocabulary"}
 PARTS = {"upstream", "store", "tools"}
+SERVED = LOWEST | PARTS | {"agents", "runs", "web", "api"}
 MAY_IMPORT = {
     "vocabulary": set(),
     "upstream": LOWEST,
     "store": LOWEST,
     "tools": LOWEST,
-    "runs": LOWEST | PARTS,
+    "chaos": LOWEST,
+    "agents": LOWEST | PARTS,
+    "runs": LOWEST | PARTS | {"agents"},
     "web": LOWEST,
-    "api": LOWEST | PARTS | {"runs"},
-    # The composition root is the one module that knows everyone; chaos mode serves a scripted provider.
-    "server": LOWEST | PARTS | {"runs", "web", "api", "testing"},
-    "client": LOWEST | PARTS | {"runs", "api", "server"},
-    "cli": LOWEST | PARTS | {"runs", "web", "api", "server", "client", "testing"},
-    "testing": LOWEST | PARTS | {"runs", "web", "api", "server", "client"},
+    "api": LOWEST | PARTS | {"agents", "runs"},
+    # The composition root is the one module that knows everyone.
+    "server": SERVED | {"chaos"},
+    "serving": LOWEST | {"api"},
+    "client": LOWEST,
+    "cli": SERVED | {"chaos", "server", "serving", "client"},
+    "testing": SERVED | {"chaos", "server", "serving", "client"},
     "__main__": {"cli"},
 }
-SEEN_FROM_RUNS = {
+PORTS = {
     "holdfast.upstream.port",
-    "holdfast.upstream.fold",
     "holdfast.store.port",
     "holdfast.store.records",
     "holdfast.tools.port",
 }
-"""Runs know the ports of what they use, and never a concrete class."""
+"""Runs and agents know the ports of what they use, and never a concrete class."""
 LOADS_BY_NAME = {"holdfast.cli.main"}
 """`holdfast --help` must not load the server; nothing else may load our modules late."""
 
@@ -99,13 +114,13 @@ def test_no_module_imports_up_a_layer_or_across() -> None:
     assert wrong == []
 
 
-def test_runs_know_only_the_ports_of_what_they_use() -> None:
+def test_runs_and_agents_know_only_the_ports_of_what_they_use() -> None:
     wrong = [
         f"{module} -> {target}"
         for module, targets in edges().items()
-        if layer_of(module) == "runs"
+        if layer_of(module) in ("runs", "agents")
         for target in sorted(targets)
-        if layer_of(target) in PARTS and target not in SEEN_FROM_RUNS
+        if layer_of(target) in PARTS and target not in PORTS
     ]
     assert wrong == []
 

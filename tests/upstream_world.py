@@ -20,7 +20,7 @@ from holdfast.events import (
 )
 from holdfast.messages import AssistantMessage, user_says
 from holdfast.testing import HurriedClock, ScriptedProvider, stream
-from holdfast.upstream.fold import TurnFold
+from holdfast.turns import TurnFold
 from holdfast.upstream.port import ModelCall, Upstream
 from holdfast.upstream.providers import Provider
 from holdfast.upstream.router import ModelRouter

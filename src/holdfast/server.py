@@ -12,31 +12,31 @@ from pathlib import Path
 from starlette.types import ASGIApp
 
 from holdfast import __version__
+from holdfast.agents.approvals import ApprovalPolicy
+from holdfast.agents.loop import Agent
 from holdfast.api.app import make_app
 from holdfast.api.dialects import DIALECTS
 from holdfast.api.service import Service
+from holdfast.chaos.models import CHAOS_MODELS, chaos_responder
+from holdfast.chaos.provider import ScriptedProvider
 from holdfast.clock import SystemClock
 from holdfast.config import Settings, ToolSet
-from holdfast.runs.approvals import ApprovalPolicy
-from holdfast.runs.loop import Agent
-from holdfast.runs.meter import Meter
+from holdfast.runs.metrics import Meter
 from holdfast.runs.recovery import recover
 from holdfast.runs.supervisor import Supervisor
-from holdfast.runs.upkeep import Upkeep
 from holdfast.settings import database_path
 from holdfast.store.lock import StoreLock
 from holdfast.store.memory import MemoryStore
 from holdfast.store.port import Store
+from holdfast.store.retention import Upkeep
 from holdfast.store.sqlite import SqliteStore
-from holdfast.testing.chaos import CHAOS_MODELS, chaos_responder
-from holdfast.testing.provider import ScriptedProvider
-from holdfast.tools.files import FileTools
-from holdfast.tools.mcp import McpTools
+from holdfast.tools.files.tools import FileTools
+from holdfast.tools.mcp.tools import McpTools
 from holdfast.tools.memory import MemoryTools
 from holdfast.tools.port import Tools
-from holdfast.tools.terminal import TerminalTools
+from holdfast.tools.terminal.tools import TerminalTools
 from holdfast.tools.toolbox import Toolbox
-from holdfast.tools.web import WebTools
+from holdfast.tools.web.tools import WebTools
 from holdfast.upstream.providers import Provider
 from holdfast.upstream.router import ModelRouter
 from holdfast.web.routes import page_routes

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Error, Locator, Page, Route, expect
 
+from holdfast.chaos.provider import Responder
 from holdfast.testing import Reply, ScriptedProvider
-from holdfast.testing.provider import Responder
 from tests.serving import ServerProcess, running_server
 
 CONFIG = """

@@ -9,7 +9,7 @@ import pytest
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from holdfast.api.chat_completions.encode import ChatEncoder
-from holdfast.api.chat_completions.endings import ending_of
+from holdfast.api.chat_completions.finish import ending_of
 from holdfast.api.dialects import DIALECTS
 from holdfast.config import AgentSettings, ServerSettings, Settings
 from holdfast.errors import StoreUnavailableError

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from holdfast.chaos.faults import parse_fault
 from holdfast.config import AgentSettings, Protocol
 from holdfast.testing import Reply, ScriptedCall
-from holdfast.testing.faults import parse_fault
 from tests.serving import CHAT, serving
 
 PICK = {"type": "function", "function": {"name": "pick", "parameters": {"type": "object", "properties": {}}}}

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.chaos.faults import parse_fault
 from holdfast.config import AgentSettings, LimitSettings, Protocol, StreamSettings
 from holdfast.events import RunEnded
 from holdfast.outcomes import Completed
@@ -14,7 +15,6 @@ from holdfast.store.memory import MemoryStore
 from holdfast.store.records import IdempotencyKey, Reserved, RunRecord
 from holdfast.testing import Reply, tool_call
 from holdfast.testing.clock import ManualClock
-from holdfast.testing.faults import parse_fault
 from holdfast.testing.upstream import ScriptedUpstream, Turn, says
 from tests.runs_world import FEW, open_world, read_all
 from tests.serving import CHAT, asking, send_bytes, serving, serving_parts

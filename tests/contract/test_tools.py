@@ -10,9 +10,9 @@ import pytest
 
 from holdfast.errors import ToolError
 from holdfast.ids import RunId, SessionId
-from holdfast.tools.files import FileTools
+from holdfast.tools.files.tools import FileTools
 from holdfast.tools.port import ToolContext, ToolResult
-from holdfast.tools.terminal import TerminalTools
+from holdfast.tools.terminal.tools import TerminalTools
 from holdfast.tools.toolbox import Toolbox
 from tests.processes_seen import is_alive
 

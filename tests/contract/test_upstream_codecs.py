@@ -16,8 +16,8 @@ from holdfast.events import Answered, ArgumentsAdded, Delta, ReasoningAdded, Tex
 from holdfast.ids import CallId
 from holdfast.messages import AssistantMessage, Reasoning, Text, ToolCall, Usage, user_says
 from holdfast.upstream.port import NamedTool
-from holdfast.upstream.protocols import CODECS
-from holdfast.upstream.responses import ResponsesCodec
+from holdfast.upstream.protocols.codecs import CODECS
+from holdfast.upstream.protocols.responses.decode import ResponsesCodec
 from tests.codec_world import (
     CALL,
     EVERYTHING,

@@ -13,8 +13,8 @@ pytestmark = pytest.mark.timeout(30)
 
 PROGRAM = """
 import asyncio, sys
-from holdfast.cli.addresses import open_listeners, resolve
-from holdfast.cli.serving import serve_until_signalled
+from holdfast.serving.listeners import open_listeners, resolve
+from holdfast.serving.run import serve_until_signalled
 
 class StandIn:
     def __init__(self):

@@ -12,11 +12,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from holdfast.cli.addresses import is_loopback, make_url, open_listeners, require_key, resolve
 from holdfast.cli.main import COMMANDS, make_app
 from holdfast.cli.startup import DEFAULT_MODELS, choose_model, find_ollama_model, make_data_directory
 from holdfast.config import ProviderSettings, ServerSettings, Settings
 from holdfast.errors import ConfigError, ListenError
+from holdfast.serving.listeners import is_loopback, make_url, open_listeners, require_key, resolve
 from holdfast.settings import Loaded
 from holdfast.upstream.providers import PROVIDERS
 

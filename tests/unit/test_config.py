@@ -10,7 +10,7 @@ import pytest
 from holdfast.config import Settings
 from holdfast.errors import ConfigError
 from holdfast.settings import Loaded, config_directory, data_directory, database_path, load_settings
-from holdfast.settings.shape import as_named_tables, as_table, fields_of, plain_keys
+from holdfast.settings.types import as_named_tables, as_table, fields_of, plain_keys
 from holdfast.settings.variables import variable_names
 
 EXAMPLE = Path(__file__).parents[2] / "holdfast.example.toml"

@@ -4,7 +4,7 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
-from holdfast.cli.connection import ConnectionWire
+from holdfast.serving.connection import ConnectionWire
 
 HEAD = b"HTTP/1.1 200 OK\r\n\r\n"
 

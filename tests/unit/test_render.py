@@ -8,8 +8,8 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from holdfast.cli.render import JsonView, PlainView, TerminalView, View
-from holdfast.cli.wording import cut, describe, describe_ending, seconds, visible
+from holdfast.cli.terminal.render import JsonView, PlainView, TerminalView, View
+from holdfast.cli.terminal.wording import cut, describe, describe_ending, seconds, visible
 from holdfast.client import Entry
 from holdfast.events import (
     Answered,

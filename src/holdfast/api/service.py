@@ -10,10 +10,10 @@ from typing import Any, Protocol
 from starlette.requests import HTTPConnection
 
 from holdfast.api.dialects import Dialect
-from holdfast.api.idempotency import LiveRequests
+from holdfast.api.requests.idempotency import LiveRequests
 from holdfast.clock import Clock
 from holdfast.config import Settings
-from holdfast.runs.meter import Meter
+from holdfast.runs.metrics import Meter
 from holdfast.runs.supervisor import Supervisor
 from holdfast.store.port import Store
 

@@ -15,13 +15,13 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from holdfast.cli.addresses import make_url, open_listeners, resolve
-from holdfast.cli.serving import serve_beside
 from holdfast.cli.startup import load, prepare
 from holdfast.client import HoldfastClient
 from holdfast.config import ServerSettings
 from holdfast.errors import ClientError, ConfigError
 from holdfast.server import open_server
+from holdfast.serving.listeners import make_url, open_listeners, resolve
+from holdfast.serving.run import serve_beside
 from holdfast.settings import data_directory
 
 LOOK_SECONDS: Final = 1.0

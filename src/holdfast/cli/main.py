@@ -26,10 +26,10 @@ class Command(NamedTuple):
 
 
 COMMANDS: Final = (
-    Command("serve", "holdfast.cli.serve", "Start the server."),
-    Command("chat", "holdfast.cli.chat", "Talk to the agent, here or on a server."),
-    Command("runs", "holdfast.cli.runs", "List, show, follow and stop runs."),
-    Command("doctor", "holdfast.cli.doctor", "Check the set-up, and say how to mend it."),
+    Command("serve", "holdfast.cli.commands.serve", "Start the server."),
+    Command("chat", "holdfast.cli.commands.chat", "Talk to the agent, here or on a server."),
+    Command("runs", "holdfast.cli.commands.runs", "List, show, follow and stop runs."),
+    Command("doctor", "holdfast.cli.commands.doctor", "Check the set-up, and say how to mend it."),
 )
 
 

@@ -5,9 +5,9 @@ Sits on the store's port.
 
 from collections.abc import Sequence
 
+from holdfast.agents.request import RunRequest
 from holdfast.ids import NodeId
 from holdfast.messages import AssistantMessage, Message, SystemMessage, ToolMessage
-from holdfast.runs.request import RunRequest
 from holdfast.store.port import Store
 
 TRUNCATED_MESSAGES = 100

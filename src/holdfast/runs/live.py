@@ -3,14 +3,14 @@
 import asyncio
 from collections.abc import Sequence
 
+from holdfast.agents.loop import Controls
+from holdfast.agents.request import RunRequest
 from holdfast.clock import Clock
 from holdfast.events import CONTENT_DELTAS, Event
 from holdfast.ids import BEFORE_FIRST, EventNumber
 from holdfast.outcomes import Cancelled
-from holdfast.runs.loop import Controls
-from holdfast.runs.recorder import Recorder
-from holdfast.runs.request import RunRequest
-from holdfast.runs.subscription import Subscription
+from holdfast.runs.log.recorder import Recorder
+from holdfast.runs.log.subscription import Subscription
 from holdfast.store.port import RunLog
 
 

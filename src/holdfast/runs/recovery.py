@@ -11,9 +11,9 @@ from holdfast.errors import LogConflictError
 from holdfast.events import Batch, Event, RunEnded
 from holdfast.ids import BEFORE_FIRST, EventNumber, RunId
 from holdfast.outcomes import Incomplete
-from holdfast.runs.endings import close_interrupted
-from holdfast.runs.recorder import PREVIEW_CHARACTERS
-from holdfast.runs.transcript import Transcript
+from holdfast.runs.closing import close_interrupted
+from holdfast.runs.log.recorder import PREVIEW_CHARACTERS
+from holdfast.runs.log.transcript import Transcript
 from holdfast.store.port import RunLog, Store
 from holdfast.store.records import RunEnding, RunRecord
 

@@ -10,6 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from holdfast.agents.cuts import outcome_of_failure
+from holdfast.agents.loop import Agent, Loop
+from holdfast.agents.request import RunRequest
 from holdfast.errors import (
     KeyConflictError,
     LimitReachedError,
@@ -23,17 +26,15 @@ from holdfast.events import Event, RunStarted, Steered, Warned
 from holdfast.ids import BEFORE_FIRST, CallId, EventNumber, RunId, SessionId
 from holdfast.messages import Message, UserMessage
 from holdfast.outcomes import Cancelled, Failed, Outcome
-from holdfast.runs.endings import close_interrupted, outcome_of_failure
+from holdfast.runs.closing import close_interrupted
 from holdfast.runs.history import read_history
 from holdfast.runs.lanes import Lanes
 from holdfast.runs.live import LiveRun
-from holdfast.runs.loop import Agent, Loop
-from holdfast.runs.meter import Meter
-from holdfast.runs.recorder import Recorder, Unsaved
-from holdfast.runs.request import RunRequest
-from holdfast.runs.subscription import Subscription
+from holdfast.runs.log.recorder import Recorder, Unsaved
+from holdfast.runs.log.subscription import Subscription
+from holdfast.runs.log.transcript import Transcript
+from holdfast.runs.metrics import Meter
 from holdfast.runs.tracing import Tracing
-from holdfast.runs.transcript import Transcript
 from holdfast.store.port import Store
 from holdfast.store.records import IdempotencyKey, Reserved, RunRecord
 

@@ -23,7 +23,7 @@ from holdfast.events import (
 from holdfast.ids import BEFORE_FIRST, CallId
 from holdfast.outcomes import Completed, RequiresAction, outcome_message, outcome_name, outcome_reason
 from holdfast.runs.live import LiveRun
-from holdfast.runs.subscription import Subscription
+from holdfast.runs.log.subscription import Subscription
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span, Tracer

@@ -10,8 +10,8 @@ from typing import Final
 
 from holdfast.config import McpSettings, ProviderSettings, Settings
 from holdfast.errors import ConfigError
-from holdfast.settings.places import database_path
-from holdfast.settings.shape import Key, suggest
+from holdfast.settings.paths import database_path
+from holdfast.settings.types import Key, suggest
 
 BUILT_IN_MODELS: Final = ("demo", "chaos")
 """Answered by Holdfast itself; a name may follow after a slash."""

@@ -12,7 +12,8 @@ import msgspec
 
 from holdfast.config import Settings
 from holdfast.errors import ConfigError
-from holdfast.settings.shape import (
+from holdfast.settings.toml import line_of, parse_toml
+from holdfast.settings.types import (
     Key,
     as_named_tables,
     as_table,
@@ -24,7 +25,6 @@ from holdfast.settings.shape import (
     shown,
     suggest,
 )
-from holdfast.settings.toml import line_of, parse_toml
 
 _REFERENCE: Final = re.compile(r"\$\$\{|\$\{([^}]*)\}")
 _VARIABLE_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

@@ -13,8 +13,8 @@ from holdfast.config import Settings
 from holdfast.errors import ConfigError
 from holdfast.settings.check import find_problems
 from holdfast.settings.file import SettingsFile, read_file
-from holdfast.settings.places import config_directory
-from holdfast.settings.shape import Key, dotted, plain_keys, read_value, shown
+from holdfast.settings.paths import config_directory
+from holdfast.settings.types import Key, dotted, plain_keys, read_value, shown
 from holdfast.settings.variables import read_variables, unknown_variables
 
 FILE_NAME = "holdfast.toml"

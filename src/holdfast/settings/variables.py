@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from holdfast.settings.shape import Key, dotted, is_secret, plain_keys, read_value, shown, suggest
+from holdfast.settings.types import Key, dotted, is_secret, plain_keys, read_value, shown, suggest
 
 PREFIX: Final = "HOLDFAST_"
 SHORT_NAMES: Final[Mapping[str, Key]] = {

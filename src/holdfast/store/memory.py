@@ -29,8 +29,8 @@ from holdfast.store.records import (
     SessionRecord,
     StoredMessage,
 )
+from holdfast.store.search_terms import PREVIEW_CHARACTERS, clean, count_matches, fold, make_title
 from holdfast.store.slices import cut_batches
-from holdfast.store.words import PREVIEW_CHARACTERS, clean, count_matches, fold, make_title
 
 Result = TypeVar("Result")
 _replace = msgspec.structs.replace

@@ -3,12 +3,12 @@
 Above everything they stand in for; only tests, benchmarks and `--chaos` use them.
 """
 
-from holdfast.testing.chaos import CHAOS_MODELS, chaos_reply, chaos_responder
+from holdfast.chaos.faults import FAULTS, Fault, FaultName, parse_fault
+from holdfast.chaos.models import CHAOS_MODELS, chaos_reply, chaos_responder
+from holdfast.chaos.provider import RecordedRequest, ScriptedProvider
+from holdfast.chaos.wire import Reply, ScriptedCall, tool_call
 from holdfast.testing.clock import HurriedClock, ManualClock
-from holdfast.testing.faults import FAULTS, Fault, FaultName, parse_fault
-from holdfast.testing.provider import RecordedRequest, ScriptedProvider
 from holdfast.testing.upstream import ScriptedUpstream, says, stream
-from holdfast.testing.wire import Reply, ScriptedCall, tool_call
 
 __all__ = [
     "CHAOS_MODELS",

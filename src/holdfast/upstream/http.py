@@ -28,8 +28,11 @@ from holdfast.errors import (
     UpstreamError,
 )
 from holdfast.events import Delta, UpstreamRetried
-from holdfast.upstream.codec import Codec, Decoder
-from holdfast.upstream.connections import (
+from holdfast.upstream.port import Listener, ModelCall, say
+from holdfast.upstream.protocols.codec import Codec, Decoder
+from holdfast.upstream.providers import Provider
+from holdfast.upstream.stream_reader import AFTER_FINISH_SECONDS, Reading, named
+from holdfast.upstream.transport.http1 import (
     Answer,
     AnswerCutError,
     Connections,
@@ -38,10 +41,7 @@ from holdfast.upstream.connections import (
     NotHttpError,
     make_tls,
 )
-from holdfast.upstream.port import Listener, ModelCall, say
-from holdfast.upstream.providers import Provider
-from holdfast.upstream.reading import AFTER_FINISH_SECONDS, Reading, named
-from holdfast.upstream.watchdog import Watchdog
+from holdfast.upstream.transport.watchdog import Watchdog
 
 MAX_ERROR_BYTES: Final = 64 * 1024
 MAX_ANSWER_BYTES: Final = 64 * 1024 * 1024

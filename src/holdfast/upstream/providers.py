@@ -13,9 +13,9 @@ import msgspec
 
 from holdfast.config import Protocol, ProviderSettings
 from holdfast.errors import ConfigError
-from holdfast.upstream.chat_request import ChatQuirks
-from holdfast.upstream.codec import Codec
-from holdfast.upstream.protocols import make_codec
+from holdfast.upstream.protocols.chat_completions.encode import ChatQuirks
+from holdfast.upstream.protocols.codec import Codec
+from holdfast.upstream.protocols.codecs import make_codec
 
 _USUAL: Final = ChatQuirks()
 

@@ -10,7 +10,7 @@ from random import Random
 from holdfast.clock import Clock, SystemClock
 from holdfast.config import Settings, StreamSettings
 from holdfast.errors import ConfigError, ProviderRefusedError
-from holdfast.upstream.demo import DemoUpstream
+from holdfast.upstream.demo.upstream import DemoUpstream
 from holdfast.upstream.fallback import FallbackUpstream
 from holdfast.upstream.http import HttpUpstream
 from holdfast.upstream.port import Listener, ModelCall, Upstream

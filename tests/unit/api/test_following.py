@@ -10,15 +10,15 @@ import pytest
 
 from holdfast.api.chat_completions.encode import ChatEncoder
 from holdfast.api.dialects import DIALECTS
-from holdfast.api.following import WIRE, Stream
-from holdfast.api.sse import KEEPALIVE, EventStream
+from holdfast.api.streams.event_stream import KEEPALIVE, EventStream
+from holdfast.api.streams.pushed import WIRE, Stream
 from holdfast.clock import SystemClock
 from holdfast.errors import StoreUnavailableError
 from holdfast.events import Batch, TextAdded
 from holdfast.ids import BEFORE_FIRST, EventNumber, RunId, SessionId
 from holdfast.outcomes import Completed
-from holdfast.runs.recorder import TAIL_EVENTS, Recorder
-from holdfast.runs.subscription import Subscription
+from holdfast.runs.log.recorder import TAIL_EVENTS, Recorder
+from holdfast.runs.log.subscription import Subscription
 from holdfast.store.memory import MemoryStore
 from holdfast.store.records import RunRecord
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.api.responses.encode import ResponseEncoder
-from holdfast.api.responses.resource import Envelope, render_response, status_of, terminal_event
+from holdfast.api.responses.response_object import Envelope, render_response, status_of, terminal_event
 from holdfast.errors import StoreUnavailableError
 from holdfast.events import (
     Answered,

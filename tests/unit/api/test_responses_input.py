@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.api.responses.input import parse_input, parse_items
-from holdfast.api.responses.items import ItemNames, ItemPlace, items_of, output_item_id, parse_item_id, take_out
+from holdfast.api.items.encrypted_content import SealedReasoning, open_reasoning, seal, unseal
+from holdfast.api.items.input import parse_input, parse_items
+from holdfast.api.items.items import ItemNames, ItemPlace, items_of, output_item_id, parse_item_id, take_out
 from holdfast.api.responses.schema import parse_create
-from holdfast.api.responses.sealed import SealedReasoning, open_reasoning, seal, unseal
 from holdfast.errors import RequestError
 from holdfast.ids import CallId, NodeId, RunId
 from holdfast.messages import (

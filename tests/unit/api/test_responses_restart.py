@@ -1,7 +1,7 @@
 """P9: the replay of a response whose server was down for days is not a flood."""
 
 from holdfast.api.responses.encode import ResponseEncoder
-from holdfast.api.responses.resource import envelope_of_record
+from holdfast.api.responses.response_object import envelope_of_record
 from holdfast.events import Batch, Event, RunEnded, RunStarted, TextAdded, TurnStarted
 from holdfast.ids import EventNumber, RunId, SessionId
 from holdfast.outcomes import Incomplete

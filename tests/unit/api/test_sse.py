@@ -5,16 +5,16 @@ from typing import Any
 
 import pytest
 
-from holdfast.api.body import ClientLeftError
 from holdfast.api.chat_completions.encode import ChatEncoder
 from holdfast.api.dialects import DIALECTS
-from holdfast.api.sse import EventStream, await_end
+from holdfast.api.requests.body import ClientLeftError
+from holdfast.api.streams.event_stream import EventStream, await_end
 from holdfast.errors import StoreUnavailableError
 from holdfast.events import Batch, RunEnded, RunStarted, TextAdded, ToolStarted
 from holdfast.ids import BEFORE_FIRST, CallId, EventNumber, RunId, SessionId
 from holdfast.outcomes import Completed
-from holdfast.runs.subscription import Subscription
-from holdfast.runs.transcript import Transcript
+from holdfast.runs.log.subscription import Subscription
+from holdfast.runs.log.transcript import Transcript
 from holdfast.store.memory import MemoryStore
 
 RUN = RunId("run_1")

@@ -8,6 +8,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from holdfast.agents.approvals import ApprovalPolicy
+from holdfast.agents.loop import Agent
+from holdfast.agents.request import RunRequest
 from holdfast.clock import SystemClock
 from holdfast.config import AgentSettings, LimitSettings
 from holdfast.errors import ProviderRefusedError, TransportLostError, UpstreamError
@@ -15,11 +18,8 @@ from holdfast.events import Answered, Delta, Event, RunEnded, TextAdded, ToolCal
 from holdfast.ids import BEFORE_FIRST, CallId, EventNumber, SessionId, make_run_id
 from holdfast.messages import AssistantMessage, ToolMessage, UserMessage, user_says
 from holdfast.outcomes import Cancelled
-from holdfast.runs.approvals import ApprovalPolicy
-from holdfast.runs.loop import Agent
-from holdfast.runs.meter import Meter
-from holdfast.runs.request import RunRequest
-from holdfast.runs.subscription import Subscription
+from holdfast.runs.log.subscription import Subscription
+from holdfast.runs.metrics import Meter
 from holdfast.runs.supervisor import Supervisor
 from holdfast.store.memory import MemoryStore
 from holdfast.upstream.port import Listener, ModelCall, say

@@ -6,9 +6,9 @@ from holdfast.clock import SystemClock
 from holdfast.events import Answered, Batch, Event, RunStarted, TextAdded, TurnStarted
 from holdfast.ids import BEFORE_FIRST, EventNumber, RunId, SessionId
 from holdfast.outcomes import Completed
-from holdfast.runs.recorder import TAIL_EVENTS, Recorder
-from holdfast.runs.subscription import Subscription
-from holdfast.runs.transcript import Transcript
+from holdfast.runs.log.recorder import TAIL_EVENTS, Recorder
+from holdfast.runs.log.subscription import Subscription
+from holdfast.runs.log.transcript import Transcript
 from holdfast.store.memory import MemoryStore
 from holdfast.store.port import Committed
 from holdfast.store.records import RunEnding, RunRecord

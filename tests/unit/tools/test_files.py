@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.errors import ToolError
 from holdfast.ids import RunId, SessionId
-from holdfast.tools.files import FileTools
+from holdfast.tools.files.tools import FileTools
 from holdfast.tools.port import ToolContext
 from tests.processes_seen import living_children
 

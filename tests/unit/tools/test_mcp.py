@@ -18,8 +18,8 @@ import pytest
 from holdfast.config import McpSettings
 from holdfast.errors import ConfigError, ToolError
 from holdfast.ids import RunId, SessionId
-from holdfast.tools.mcp import McpStatus, McpTools
-from holdfast.tools.mcp_content import tool_name
+from holdfast.tools.mcp.content import tool_name
+from holdfast.tools.mcp.tools import McpStatus, McpTools
 from holdfast.tools.port import ToolContext, ToolResult
 from holdfast.tools.toolbox import Toolbox
 from tests.processes_seen import is_alive, living_children

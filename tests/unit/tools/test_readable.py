@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.tools.readable import readable_text
+from holdfast.tools.web.html_text import readable_text
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 from holdfast.errors import ToolError
 from holdfast.ids import RunId, SessionId
 from holdfast.tools.port import ToolContext, ToolResult
-from holdfast.tools.terminal import TerminalTools, clean_environment
+from holdfast.tools.terminal.tools import TerminalTools, clean_environment
 from tests.processes_seen import is_alive
 
 CONTEXT = ToolContext(run=RunId("run_1"), session=SessionId("session_1"), memory_scope="session_1")

@@ -11,9 +11,9 @@ from aiohttp.test_utils import TestServer
 
 from holdfast.errors import ToolError
 from holdfast.ids import RunId, SessionId
-from holdfast.tools.addresses import is_public
 from holdfast.tools.port import ToolContext, ToolResult
-from holdfast.tools.web import WebTools
+from holdfast.tools.web.addresses import is_public
+from holdfast.tools.web.tools import WebTools
 
 CONTEXT = ToolContext(run=RunId("run_1"), session=SessionId("session_1"), memory_scope="session_1")
 

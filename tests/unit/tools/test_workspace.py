@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import ToolError
-from holdfast.tools.workspace import Workspace
+from holdfast.tools.files.workspace import Workspace
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from holdfast.errors import ProtocolError, ProviderRefusedError, TransportLostEr
 from holdfast.events import Answered, ArgumentsAdded, ReasoningAdded, ReasoningSigned, TextAdded, ToolCallBegan
 from holdfast.ids import CallId
 from holdfast.messages import Usage
-from holdfast.upstream.anthropic import STOP_REASONS, AnthropicCodec
+from holdfast.upstream.protocols.anthropic.decode import STOP_REASONS, AnthropicCodec
 from tests.codec_world import CALL, decode, failure_of, fold, frames, text_of
 
 CODEC = AnthropicCodec()

@@ -18,7 +18,7 @@ from holdfast.events import (
 )
 from holdfast.ids import CallId
 from holdfast.messages import Finish, Reasoning, Text, ToolCall, Usage
-from holdfast.upstream.chat_completions import FINISH_REASONS, ChatCompletionsCodec
+from holdfast.upstream.protocols.chat_completions.decode import FINISH_REASONS, ChatCompletionsCodec
 from tests.codec_world import CALL, chat, decode, failure_of, fold, frames, recorded, text_of
 
 CODEC = ChatCompletionsCodec()

@@ -10,8 +10,10 @@ import uvloop
 
 from holdfast.config import StreamSettings
 from holdfast.errors import ConfigError
-from holdfast.upstream import connections
-from holdfast.upstream.connections import (
+from holdfast.upstream.http import HttpUpstream
+from holdfast.upstream.providers import Provider
+from holdfast.upstream.transport import http1
+from holdfast.upstream.transport.http1 import (
     MAX_UNREAD_BYTES,
     Answer,
     AnswerCutError,
@@ -20,8 +22,6 @@ from holdfast.upstream.connections import (
     NotConnectedError,
     NotHttpError,
 )
-from holdfast.upstream.http import HttpUpstream
-from holdfast.upstream.providers import Provider
 
 OK = b"HTTP/1.1 200 OK\r\n"
 CHUNKED = OK + b"Transfer-Encoding: chunked\r\n\r\n"
@@ -235,7 +235,7 @@ async def test_bytes_that_nobody_asked_for_end_the_connection() -> None:
 
 
 async def test_an_idle_connection_is_closed_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "KEEP_SECONDS", 0.05)
+    monkeypatch.setattr(http1, "KEEP_SECONDS", 0.05)
     async with peer(OK + b"Content-Length: 3\r\n\r\none") as provider:
         await provider.read()
         assert len(provider.pool.idle) == 1
@@ -245,7 +245,7 @@ async def test_an_idle_connection_is_closed_after_a_while(monkeypatch: pytest.Mo
 
 async def test_an_end_that_does_not_come_is_not_waited_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
     """U17: the answer is whole, its body has not ended."""
-    monkeypatch.setattr(connections, "PARTING_SECONDS", 0.05)
+    monkeypatch.setattr(http1, "PARTING_SECONDS", 0.05)
     async with peer(CHUNKED + b"3\r\none\r\n") as provider:
         answer = await provider.ask()
         assert await answer.read() == b"one"

@@ -13,9 +13,9 @@ from holdfast.config import Protocol
 from holdfast.errors import TransportLostError, UpstreamError
 from holdfast.events import Answered, Delta, ToolCallBegan
 from holdfast.ids import CallId
-from holdfast.upstream.codec import Decoder
-from holdfast.upstream.protocols import CODECS
-from holdfast.upstream.responses import ResponsesCodec
+from holdfast.upstream.protocols.codec import Decoder
+from holdfast.upstream.protocols.codecs import CODECS
+from holdfast.upstream.protocols.responses.decode import ResponsesCodec
 from tests.codec_world import CALL, PAIRS, PROTOCOLS, STREAMS, codec_of, decode, recorded, recorded_plain
 
 

@@ -20,7 +20,7 @@ from holdfast.messages import (
     user_says,
 )
 from holdfast.testing import stream
-from holdfast.upstream.demo import DemoUpstream
+from holdfast.upstream.demo.upstream import DemoUpstream
 from holdfast.upstream.port import ModelCall, NamedTool, Options, ResponseFormat
 from tests.upstream_world import Heard, hear
 

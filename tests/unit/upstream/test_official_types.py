@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 
-from holdfast.upstream.anthropic import AnthropicCodec
-from holdfast.upstream.chat_completions import ChatCompletionsCodec
 from holdfast.upstream.port import Options
-from holdfast.upstream.responses import ResponsesCodec
+from holdfast.upstream.protocols.anthropic.decode import AnthropicCodec
+from holdfast.upstream.protocols.chat_completions.decode import ChatCompletionsCodec
+from holdfast.upstream.protocols.responses.decode import ResponsesCodec
 from tests.codec_world import EVERYTHING, asking, recorded, recorded_plain, sent
 
 

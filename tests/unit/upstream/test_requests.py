@@ -16,14 +16,14 @@ from holdfast.messages import (
     ToolMessage,
     user_says,
 )
-from holdfast.upstream.anthropic import AnthropicCodec
-from holdfast.upstream.chat_completions import ChatCompletionsCodec
-from holdfast.upstream.chat_request import ChatQuirks
-from holdfast.upstream.claude_models import generation_of
-from holdfast.upstream.codec import Codec
 from holdfast.upstream.port import ModelCall, NamedTool, Options, ResponseFormat
-from holdfast.upstream.protocols import CODECS, make_codec
-from holdfast.upstream.responses import ResponsesCodec
+from holdfast.upstream.protocols.anthropic.decode import AnthropicCodec
+from holdfast.upstream.protocols.anthropic.models import generation_of
+from holdfast.upstream.protocols.chat_completions.decode import ChatCompletionsCodec
+from holdfast.upstream.protocols.chat_completions.encode import ChatQuirks
+from holdfast.upstream.protocols.codec import Codec
+from holdfast.upstream.protocols.codecs import CODECS, make_codec
+from holdfast.upstream.protocols.responses.decode import ResponsesCodec
 from tests.codec_world import EVERYTHING, PIXEL, SEALED, asking, sent
 
 # Chat Completions.

@@ -9,7 +9,7 @@ from holdfast.errors import ProtocolError, ProviderRefusedError, TransportLostEr
 from holdfast.events import Answered, ArgumentsAdded, ReasoningAdded, ReasoningSigned, TextAdded, ToolCallBegan
 from holdfast.ids import CallId
 from holdfast.messages import Usage
-from holdfast.upstream.responses import ResponsesCodec
+from holdfast.upstream.protocols.responses.decode import ResponsesCodec
 from tests.codec_world import CALL, decode, failure_of, fold, frames, read, text_of
 
 CODEC = ResponsesCodec()

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from holdfast.config import ModelSettings, ProviderSettings, Settings
 from holdfast.errors import ConfigError, ProviderRefusedError
 from holdfast.testing import Reply, ScriptedProvider, ScriptedUpstream, says
-from holdfast.upstream.demo import DemoUpstream
+from holdfast.upstream.demo.upstream import DemoUpstream
 from holdfast.upstream.router import ModelRouter
 from tests.upstream_world import CALL, QUICK, hear
 

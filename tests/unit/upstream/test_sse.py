@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.upstream.sse import Frame, SseDecoder
+from holdfast.sse import Frame, SseDecoder
 
 CASES: list[tuple[bytes, list[Frame]]] = [
     (b"data: one\n\ndata: two\n\n", [("", b"one"), ("", b"two")]),

@@ -8,7 +8,7 @@ the client's copy of them. Sits on the store's port.
 from collections.abc import Sequence
 from typing import Final
 
-from holdfast.api.chat_messages import Conversation
+from holdfast.api.requests.chat_messages import Conversation
 from holdfast.ids import CallId, NodeId, RunId, SessionId
 from holdfast.messages import AssistantMessage, Message, ToolMessage
 from holdfast.outcomes import RequiresAction

@@ -9,10 +9,10 @@ from typing import Any, Final
 
 import msgspec
 
-from holdfast.api.chat_completions.endings import Ending, ending_of
+from holdfast.api.chat_completions.finish import Ending, ending_of
 from holdfast.api.dialects import Dialect
 from holdfast.api.problems import problem_of
-from holdfast.api.sse import KEEPALIVE
+from holdfast.api.streams.event_stream import KEEPALIVE
 from holdfast.errors import HoldfastError
 from holdfast.events import (
     Answered,
@@ -36,8 +36,8 @@ from holdfast.events import (
 from holdfast.ids import CallId, RunId, chat_completion_id
 from holdfast.messages import ToolCall, Usage
 from holdfast.outcomes import Failed, RequiresAction
-from holdfast.runs.transcript import Transcript
-from holdfast.upstream.fold import TurnFold
+from holdfast.runs.log.transcript import Transcript
+from holdfast.turns import TurnFold
 
 _encode = msgspec.json.encode
 _DONE: Final = b"data: [DONE]\n\n"

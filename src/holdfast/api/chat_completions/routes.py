@@ -8,22 +8,22 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from holdfast.api.body import read_object
+from holdfast.agents.request import RunRequest
 from holdfast.api.chat_completions.continuation import find_continued, restore_history
 from holdfast.api.chat_completions.encode import ChatEncoder, encode_plain
-from holdfast.api.chat_completions.endings import ending_of
+from holdfast.api.chat_completions.finish import ending_of
 from holdfast.api.chat_completions.schema import ChatBody, ChatRequest, parse_chat_request
-from holdfast.api.idempotency import fingerprint_request
-from holdfast.api.naming import default_on_disconnect, named_session, served_model, session_key
+from holdfast.api.requests.body import read_object
+from holdfast.api.requests.headers import header_value
+from holdfast.api.requests.idempotency import fingerprint_request
+from holdfast.api.requests.run_start import Begun, begin_run
+from holdfast.api.requests.targets import default_on_disconnect, named_session, served_model, session_key
 from holdfast.api.routing import ApiRoute
 from holdfast.api.service import Service, service_of
-from holdfast.api.sse import EventStream, await_end
-from holdfast.api.starting import Begun, begin_run
-from holdfast.api.texts import header_value
+from holdfast.api.streams.event_stream import EventStream, await_end
 from holdfast.errors import StoreError
 from holdfast.ids import SessionId, derive_session_id, make_run_id
-from holdfast.runs.request import RunRequest
-from holdfast.runs.transcript import Transcript
+from holdfast.runs.log.transcript import Transcript
 
 
 async def create_chat_completion(request: Request) -> Response:

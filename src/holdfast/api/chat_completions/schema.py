@@ -7,12 +7,12 @@ from typing import Any, Literal
 
 import msgspec
 
-from holdfast.api.body import convert
-from holdfast.api.chat_messages import Conversation, parse_conversation, parse_tools
-from holdfast.api.naming import parse_on_disconnect
+from holdfast.agents.request import LanePolicy
+from holdfast.api.requests.body import convert
+from holdfast.api.requests.chat_messages import Conversation, parse_conversation, parse_tools
+from holdfast.api.requests.targets import parse_on_disconnect
 from holdfast.errors import RequestError
 from holdfast.messages import ToolSpec
-from holdfast.runs.request import LanePolicy
 from holdfast.upstream.port import NamedTool, Options, ResponseFormat, ToolChoice
 
 

@@ -12,17 +12,17 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from holdfast.api.body import convert, parse_object, read_body, read_object
 from holdfast.api.conversations.schema import AddItems, CreateConversation, UpdateConversation
-from holdfast.api.pages import MAX_ITEMS, Page, cut_page, parse_page
+from holdfast.api.items.input import parse_items
+from holdfast.api.items.items import Item, ItemNames, items_of, parse_item_id, take_out
+from holdfast.api.requests.body import convert, parse_object, read_body, read_object
+from holdfast.api.requests.headers import check_header_text
+from holdfast.api.requests.paging import MAX_ITEMS, Page, cut_page, parse_page
 from holdfast.api.responses.chain import conversation_session
 from holdfast.api.responses.create import ENCRYPTED_REASONING
-from holdfast.api.responses.input import parse_items
-from holdfast.api.responses.items import Item, ItemNames, items_of, parse_item_id, take_out
-from holdfast.api.responses.stored import resolve_references
+from holdfast.api.responses.lookup import resolve_references
 from holdfast.api.routing import ApiRoute
 from holdfast.api.service import Service, service_of
-from holdfast.api.texts import check_header_text
 from holdfast.errors import NotFoundError, RequestError
 from holdfast.store.records import ConversationRecord, StoredMessage
 

@@ -10,10 +10,10 @@ from typing import Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from holdfast.api.body import ClientLeftError
 from holdfast.api.middleware.refusing import refuse
 from holdfast.api.problems import unexpected_problem
-from holdfast.api.texts import headers_of
+from holdfast.api.requests.body import ClientLeftError
+from holdfast.api.requests.headers import headers_of
 
 logger = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from holdfast.api.middleware.refusing import refuse
 from holdfast.api.problems import Problem
-from holdfast.api.texts import headers_of
+from holdfast.api.requests.headers import headers_of
 
 OPEN_PATHS: Final = frozenset({"/health", "/v1/health", "/health/detailed"})
 

@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from holdfast.api.dialects import Dialect
 from holdfast.api.middleware.refusing import refuse
 from holdfast.api.problems import Problem
-from holdfast.api.texts import headers_of
+from holdfast.api.requests.headers import headers_of
 
 METHODS: Final = "GET, POST, PATCH, DELETE, OPTIONS"
 MAX_AGE_SECONDS: Final = 600

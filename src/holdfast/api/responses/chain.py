@@ -10,16 +10,16 @@ from typing import Any
 import msgspec
 from starlette.requests import HTTPConnection
 
-from holdfast.api.naming import named_session
-from holdfast.api.responses.resource import ECHO_CARRIED, ECHO_RESPONSE, ECHO_SYSTEM
+from holdfast.agents.request import LanePolicy
+from holdfast.api.requests.headers import header_text
+from holdfast.api.requests.targets import named_session
+from holdfast.api.responses.lookup import find_record, find_run
+from holdfast.api.responses.response_object import ECHO_CARRIED, ECHO_RESPONSE, ECHO_SYSTEM
 from holdfast.api.responses.schema import Wanted
-from holdfast.api.responses.stored import find_record, find_run
 from holdfast.api.service import Service
-from holdfast.api.texts import header_text
 from holdfast.errors import RequestError
 from holdfast.ids import CallId, NodeId, SessionId, make_session_id, response_id
 from holdfast.messages import AssistantMessage, SystemMessage
-from holdfast.runs.request import LanePolicy
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,24 +10,24 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from holdfast.api.body import convert, read_object
-from holdfast.api.naming import served_model
+from holdfast.agents.pairing import pair_results
+from holdfast.agents.request import RunRequest
+from holdfast.api.items.encrypted_content import SealedSummary, seal
+from holdfast.api.items.input import SUMMARY_OF_EARLIER, check_calls
+from holdfast.api.items.items import ItemNames, items_of
+from holdfast.api.requests.body import convert, read_object
+from holdfast.api.requests.targets import served_model
 from holdfast.api.responses.chain import join_texts
 from holdfast.api.responses.create import read_input
-from holdfast.api.responses.input import SUMMARY_OF_EARLIER, check_calls
-from holdfast.api.responses.items import ItemNames, items_of
-from holdfast.api.responses.resource import render_usage
-from holdfast.api.responses.sealed import SealedSummary, seal
-from holdfast.api.responses.stored import find_record, find_run
+from holdfast.api.responses.lookup import find_record, find_run
+from holdfast.api.responses.response_object import render_usage
 from holdfast.api.service import Service, service_of
-from holdfast.api.sse import await_end
+from holdfast.api.streams.event_stream import await_end
 from holdfast.errors import RequestError
 from holdfast.ids import make_run_id, make_session_id, response_id
 from holdfast.messages import Message, SystemMessage, UserMessage, user_says
 from holdfast.outcomes import Completed, outcome_message
-from holdfast.runs.pairing import pair_results
-from holdfast.runs.request import RunRequest
-from holdfast.runs.transcript import Transcript
+from holdfast.runs.log.transcript import Transcript
 
 ASK = (
     "Summarise this conversation so that it can be continued from your summary alone. Keep the goals, the decisions "

@@ -5,10 +5,12 @@ from typing import Any
 import msgspec
 from starlette.requests import HTTPConnection
 
-from holdfast.api.naming import default_on_disconnect, parse_on_disconnect, served_model, session_key
+from holdfast.agents.request import RunRequest
+from holdfast.api.items.input import ParsedInput, check_calls, parse_input
+from holdfast.api.requests.targets import default_on_disconnect, parse_on_disconnect, served_model, session_key
 from holdfast.api.responses.chain import Place, find_place, join_texts
-from holdfast.api.responses.input import ParsedInput, check_calls, parse_input
-from holdfast.api.responses.resource import (
+from holdfast.api.responses.lookup import resolve_references
+from holdfast.api.responses.response_object import (
     ECHO_BEAT,
     ECHO_CARRIED,
     ECHO_CLIENT_TOOLS,
@@ -18,12 +20,10 @@ from holdfast.api.responses.resource import (
     ECHO_SYSTEM,
 )
 from holdfast.api.responses.schema import Wanted, repeat_parameters
-from holdfast.api.responses.stored import resolve_references
 from holdfast.api.service import Service
 from holdfast.errors import RequestError
 from holdfast.ids import make_run_id
 from holdfast.runs.history import TRUNCATED_MESSAGES, trim
-from holdfast.runs.request import RunRequest
 
 ENCRYPTED_REASONING = "reasoning.encrypted_content"
 OWN_EVENTS = "holdfast.events"

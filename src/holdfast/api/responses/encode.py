@@ -9,10 +9,10 @@ from typing import Any, Final
 
 import msgspec
 
-from holdfast.api.responses.fold import ResponseFold
-from holdfast.api.responses.outputs import MessageItem
-from holdfast.api.responses.resource import Envelope, render_response, status_of, terminal_event
-from holdfast.api.sse import KEEPALIVE
+from holdfast.api.items.fold import ResponseFold
+from holdfast.api.items.outputs import MessageItem
+from holdfast.api.responses.response_object import Envelope, render_response, status_of, terminal_event
+from holdfast.api.streams.event_stream import KEEPALIVE
 from holdfast.errors import HoldfastError
 from holdfast.events import Batch, RunEnded
 from holdfast.outcomes import Failed, outcome_reason

@@ -7,26 +7,26 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, WebSocketRoute
 
-from holdfast.api.body import read_object
-from holdfast.api.idempotency import fingerprint_request
-from holdfast.api.pages import cut_page, parse_page
+from holdfast.api.requests.body import read_object
+from holdfast.api.requests.idempotency import fingerprint_request
+from holdfast.api.requests.paging import cut_page, parse_page
+from holdfast.api.requests.run_start import Begun, begin_run, run_headers
 from holdfast.api.responses.compact import CompactResponse, compact_response
 from holdfast.api.responses.create import ENCRYPTED_REASONING, make_request
 from holdfast.api.responses.encode import FROM_THE_START, ResponseEncoder
-from holdfast.api.responses.resource import render_response
-from holdfast.api.responses.schema import CreateResponse, parse_create
-from holdfast.api.responses.socket import serve_socket
-from holdfast.api.responses.stored import (
+from holdfast.api.responses.lookup import (
     find_envelope,
     find_record,
     find_run,
     input_items,
     read_response,
 )
+from holdfast.api.responses.response_object import render_response
+from holdfast.api.responses.schema import CreateResponse, parse_create
+from holdfast.api.responses.socket import serve_socket
 from holdfast.api.routing import ApiRoute
 from holdfast.api.service import Service, service_of
-from holdfast.api.sse import EventStream, await_end
-from holdfast.api.starting import Begun, begin_run, run_headers
+from holdfast.api.streams.event_stream import EventStream, await_end
 from holdfast.errors import RequestError
 from holdfast.ids import RunId, response_id
 

@@ -8,11 +8,11 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
-from holdfast.api.body import convert
-from holdfast.api.chat_messages import parse_function
+from holdfast.agents.request import LanePolicy
+from holdfast.api.requests.body import convert
+from holdfast.api.requests.chat_messages import parse_function
 from holdfast.errors import RequestError
 from holdfast.messages import ToolSpec
-from holdfast.runs.request import LanePolicy
 from holdfast.upstream.port import NamedTool, Options, ResponseFormat, ToolChoice
 
 Fraction = Annotated[float, msgspec.Meta(ge=0, le=1)]

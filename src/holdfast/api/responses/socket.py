@@ -12,22 +12,22 @@ from typing import Any, Final
 import msgspec
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from holdfast.api.body import parse_object
+from holdfast.agents.request import RunRequest
+from holdfast.api.items.input import check_calls
 from holdfast.api.problems import Problem, problem_of
+from holdfast.api.requests.body import parse_object
 from holdfast.api.responses.chain import Place, join_texts
 from holdfast.api.responses.create import compose, make_request, read_input
 from holdfast.api.responses.encode import ResponseEncoder
-from holdfast.api.responses.input import check_calls
-from holdfast.api.responses.resource import ECHO_CARRIED, ECHO_RESPONSE, ECHO_SYSTEM
+from holdfast.api.responses.lookup import find_envelope
+from holdfast.api.responses.response_object import ECHO_CARRIED, ECHO_RESPONSE, ECHO_SYSTEM
 from holdfast.api.responses.schema import Wanted, parse_create
-from holdfast.api.responses.stored import find_envelope
 from holdfast.api.service import Service, service_of
 from holdfast.errors import HoldfastError, LimitReachedError, RequestError
 from holdfast.ids import CallId, make_session_id, response_id
 from holdfast.messages import AssistantMessage, Message
-from holdfast.runs.request import RunRequest
+from holdfast.runs.log.transcript import Transcript
 from holdfast.runs.supervisor import Started
-from holdfast.runs.transcript import Transcript
 
 logger = logging.getLogger(__name__)
 

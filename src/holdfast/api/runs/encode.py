@@ -14,7 +14,7 @@ from holdfast.ids import EventNumber
 from holdfast.messages import Usage
 from holdfast.outcomes import Failed, Outcome, outcome_message, outcome_name, outcome_reason
 from holdfast.runs.live import LiveRun
-from holdfast.runs.transcript import Transcript
+from holdfast.runs.log.transcript import Transcript
 from holdfast.store.records import RunRecord
 
 _encode = msgspec.json.encode

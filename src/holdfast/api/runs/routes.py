@@ -6,10 +6,12 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from holdfast.api.body import convert, parse_object, read_body, read_object
-from holdfast.api.idempotency import fingerprint_request
-from holdfast.api.naming import named_session, served_model, session_key
+from holdfast.agents.request import RunRequest
 from holdfast.api.queries import query_number
+from holdfast.api.requests.body import convert, parse_object, read_body, read_object
+from holdfast.api.requests.idempotency import fingerprint_request
+from holdfast.api.requests.run_start import begin_run, run_headers
+from holdfast.api.requests.targets import named_session, served_model, session_key
 from holdfast.api.routing import ApiRoute
 from holdfast.api.runs.encode import (
     RunEventsEncoder,
@@ -23,14 +25,12 @@ from holdfast.api.runs.schema import ApprovalBody, NewRun, RunBody, SteeringBody
 from holdfast.api.service import Service, service_of
 from holdfast.api.sessions.encode import encode_message
 from holdfast.api.sessions.routes import answer
-from holdfast.api.sse import EventStream
-from holdfast.api.starting import begin_run, run_headers
+from holdfast.api.streams.event_stream import EventStream
 from holdfast.errors import NotFoundError, RequestError
 from holdfast.ids import BEFORE_FIRST, CallId, EventNumber, RunId, SessionId, make_run_id, make_session_id
 from holdfast.outcomes import OutcomeName, outcome_name
+from holdfast.runs.log.transcript import Transcript
 from holdfast.runs.recovery import read_transcript
-from holdfast.runs.request import RunRequest
-from holdfast.runs.transcript import Transcript
 from holdfast.store.records import RunFilter
 
 MAX_PAGE: Final = 200

@@ -4,12 +4,12 @@ from typing import Any, Literal
 
 import msgspec
 
-from holdfast.api.body import convert
+from holdfast.agents.request import LanePolicy
 from holdfast.api.chat_completions.schema import ChatRequest, parse_chat_request
-from holdfast.api.chat_messages import parse_user_content
+from holdfast.api.requests.body import convert
+from holdfast.api.requests.chat_messages import parse_user_content
 from holdfast.errors import RequestError
 from holdfast.messages import UserMessage
-from holdfast.runs.request import LanePolicy
 
 
 class RunBody(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,13 +6,13 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from holdfast.api.body import convert, parse_object, read_body
 from holdfast.api.queries import query_number
+from holdfast.api.requests.body import convert, parse_object, read_body
+from holdfast.api.requests.headers import check_header_text
 from holdfast.api.routing import ApiRoute
 from holdfast.api.service import Service, service_of
 from holdfast.api.sessions.encode import encode_session, encode_stored
 from holdfast.api.sessions.schema import ForkBody, SessionBody
-from holdfast.api.texts import check_header_text
 from holdfast.errors import NotFoundError, RequestError
 from holdfast.ids import NodeId, SessionId, make_session_id
 from holdfast.store.records import SessionRecord

@@ -11,6 +11,8 @@ from holdfast.errors import LogConflictError
 from holdfast.ids import NodeId, RunId, SessionId
 from holdfast.messages import Message
 from holdfast.store.records import ConversationRecord, SessionRecord, StoredMessage
+from holdfast.store.search_terms import fold
+from holdfast.store.sqlite.messages import add_messages, folded, has_message, read_path, session_head, use_session
 from holdfast.store.sqlite.readers import Readers
 from holdfast.store.sqlite.rows import (
     SELECT_CONVERSATIONS,
@@ -20,9 +22,7 @@ from holdfast.store.sqlite.rows import (
     encode,
 )
 from holdfast.store.sqlite.runs import delete_runs
-from holdfast.store.sqlite.transcript import add_messages, folded, has_message, read_path, session_head, use_session
 from holdfast.store.sqlite.writer import Writer
-from holdfast.store.words import fold
 
 
 class SqliteConversations:

@@ -1,6 +1,6 @@
 """What the agent remembers, in SQLite (C14): found by words, best first.
 
-Text is cut into terms by holdfast.store.words and kept in a full-text table beside the memories.
+Text is cut into terms by holdfast.store.search_terms and kept in a full-text table beside the memories.
 """
 
 import hashlib
@@ -8,10 +8,10 @@ import sqlite3
 
 from holdfast.clock import Clock
 from holdfast.store.records import Memory
+from holdfast.store.search_terms import clean, index_terms, query_terms
 from holdfast.store.sqlite.readers import Readers
 from holdfast.store.sqlite.rows import as_memory
 from holdfast.store.sqlite.writer import Writer
-from holdfast.store.words import clean, index_terms, query_terms
 
 
 class SqliteMemories:

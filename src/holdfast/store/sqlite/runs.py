@@ -13,13 +13,13 @@ from holdfast.ids import EventNumber, NodeId, RunId, SessionId
 from holdfast.outcomes import outcome_name
 from holdfast.store.port import Committed
 from holdfast.store.records import IdempotencyKey, Reserved, RunEnding, RunFilter, RunRecord
+from holdfast.store.search_terms import PREVIEW_CHARACTERS, make_title
 from holdfast.store.sqlite.journal import is_large
 from holdfast.store.sqlite.log import compress, read_batches, replace_with_segments
+from holdfast.store.sqlite.messages import add_messages, has_message, session_head, use_session
 from holdfast.store.sqlite.readers import Readers
 from holdfast.store.sqlite.rows import SELECT_RUNS, RunResult, as_run, encode
-from holdfast.store.sqlite.transcript import add_messages, has_message, session_head, use_session
 from holdfast.store.sqlite.writer import Writer
-from holdfast.store.words import PREVIEW_CHARACTERS, make_title
 
 RUNS_PER_DELETION: Final = 50
 ROWS_PER_DELETION: Final = 1_000

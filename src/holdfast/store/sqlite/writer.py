@@ -30,7 +30,7 @@ from holdfast.events import (
 )
 from holdfast.ids import RunId
 from holdfast.store.port import Committed
-from holdfast.store.sqlite.committing import SYNC_SECONDS, Append, Committer, Work
+from holdfast.store.sqlite.committer import SYNC_SECONDS, Append, Committer, Work
 from holdfast.store.sqlite.journal import Journal
 
 Result = TypeVar("Result")

@@ -1,0 +1,337 @@
+"""The agent's one loop: ask the model, carry out its tools, ask again, until there is an outcome (R2, R10-R13).
+
+It tells what happens and decides nothing about how that looks, is saved or is sent. It always streams. It returns the
+outcome, unless whoever runs it cancels it. Sits on the ports to models and tools; knows no store and no HTTP.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, assert_never
+
+import msgspec
+
+from holdfast.agents.approvals import ApprovalPolicy, Questions
+from holdfast.agents.cuts import NOT_CARRIED_OUT, cut_turn, drop_calls, outcome_of_failure
+from holdfast.agents.pairing import pair_results
+from holdfast.agents.request import RunRequest
+from holdfast.clock import Clock
+from holdfast.config import AgentSettings, LimitSettings
+from holdfast.errors import ToolError, UpstreamError
+from holdfast.events import (
+    ApprovalAnswered,
+    ApprovalAsked,
+    ArgumentsAdded,
+    Delta,
+    Event,
+    ReasoningAdded,
+    Steered,
+    TextAdded,
+    ToolFinished,
+    ToolStarted,
+    TurnStarted,
+)
+from holdfast.messages import AssistantMessage, Message, ToolCall, ToolMessage, ToolSpec, UserMessage
+from holdfast.outcomes import Completed, Incomplete, Outcome, RequiresAction
+from holdfast.tools.port import ToolContext, Tools
+from holdfast.turns import TurnFold
+from holdfast.upstream.port import ModelCall, Upstream
+
+
+class Telling(Protocol):
+    """Where a run says what happens. Called for every token, so that it is a plain call, and nothing waits for it."""
+
+    def tell(self, events: Sequence[Event]) -> bool:
+        """This happened. False: the run is too far ahead of what has been recorded, and should settle.
+
+        Raises:
+            StoreError: it cannot be recorded, and the run must end.
+        """
+        ...
+
+    async def settle(self) -> None:
+        """Wait until all of it is durable. Raises as `tell`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Agent:
+    """What a run is made with: the same for all runs of a server."""
+
+    settings: AgentSettings
+    limits: LimitSettings
+    policy: ApprovalPolicy
+    upstream: Upstream
+    tools: Tools
+    clock: Clock
+
+
+@dataclass(slots=True)
+class Controls:
+    """What may reach a run from outside while it goes on."""
+
+    steering: list[UserMessage] = field(default_factory=list)
+    questions: Questions = field(default_factory=Questions)
+    patient: bool = False
+    """A tool or a person is being waited for, under a time limit of its own: the idle limit does not apply."""
+
+
+class _EnoughError(Exception):
+    """The model has said more than it may."""
+
+
+class Loop:
+    """One run of the agent. It listens to the model itself."""
+
+    __slots__ = (
+        "_agent",
+        "_client_tools",
+        "_controls",
+        "_ended",
+        "_fold",
+        "_has_text",
+        "_max_output_bytes",
+        "_messages",
+        "_output_bytes",
+        "_request",
+        "_telling",
+        "_tool_calls",
+    )
+
+    def __init__(
+        self, agent: Agent, request: RunRequest, history: Sequence[Message], controls: Controls, telling: Telling
+    ) -> None:
+        self._agent = agent
+        self._request = request
+        self._controls = controls
+        self._telling = telling
+        self._messages = pair_results(history, request.input)
+        self._client_tools = {tool.name for tool in request.client_tools}
+        self._tool_calls = 0
+        self._fold = TurnFold()
+        """What the model has said in this turn."""
+        self._output_bytes = 0
+        self._max_output_bytes = agent.limits.max_output_bytes
+        self._has_text = False
+        self._ended: Outcome | None = None
+
+    async def run(self) -> Outcome:
+        """Turn after turn, to the outcome."""
+        max_turns = self._request.max_turns or self._agent.settings.max_turns
+        turn = 0
+        while self._ended is None:
+            if turn == max_turns:
+                return Incomplete(reason="max_turns")
+            self._take_steering()
+            self._fold = TurnFold()
+            await self._model_turn(turn)
+            turn += 1
+            if self._ended is None:
+                await self._after_turn(self._fold)
+        return self._ended
+
+    def _tell(self, *events: Event) -> None:
+        self._telling.tell(events)
+
+    def _take_steering(self) -> None:
+        steering = self._controls.steering
+        if steering:
+            messages = list(steering)
+            steering.clear()
+            self._messages.extend(messages)
+            self._tell(*(Steered(message=message) for message in messages))
+
+    async def _model_turn(self, turn: int) -> None:
+        """Ask the model once and tell what it says."""
+        self._tell(TurnStarted(turn=turn, model=self._request.model))
+        fold = self._fold
+        try:
+            await self._agent.upstream.ask(self._call(turn), self)
+        except _EnoughError:
+            limit = self._max_output_bytes
+            self._ended = Incomplete(
+                reason="max_output_tokens",
+                message=f"The run reached the server's limit of {limit} bytes of output (limits.max_output_bytes).",
+            )
+            self._tell(*cut_turn(turn, fold, "output limit", "Output limit reached"))
+        except UpstreamError as error:
+            closing = cut_turn(turn, fold, error.message, "Stream stalled")
+            has_text = self._has_text or fold.has_text or any(isinstance(event, TextAdded) for event in closing)
+            self._ended = outcome_of_failure(error, has_text=has_text)
+            self._tell(*closing)
+        self._has_text = self._has_text or fold.has_text
+
+    def hear(self, deltas: Sequence[Delta]) -> bool:
+        """What the model says. Part of `Listener`, as is the next."""
+        self._fold.extend(deltas)
+        output_bytes = self._output_bytes
+        for delta in deltas:
+            kind = type(delta)
+            if kind is TextAdded or kind is ArgumentsAdded or kind is ReasoningAdded:
+                output_bytes += len(delta.text)  # type: ignore[union-attr]
+        self._output_bytes = output_bytes
+        is_keeping_up = self._telling.tell(deltas)
+        if self._output_bytes > self._max_output_bytes:
+            raise _EnoughError
+        return is_keeping_up
+
+    async def catch_up(self) -> None:
+        """Wait until what was told is durable."""
+        await self._telling.settle()
+
+    def _call(self, turn: int) -> ModelCall:
+        request, agent = self._request, self._agent
+        options = request.options
+        if turn and options.tool_choice != "none":
+            # A forced tool is forced once: forced again after its result, the run could never end.
+            options = msgspec.structs.replace(options, tool_choice=None)
+        tools: list[ToolSpec] = list(request.client_tools)
+        if request.server_tools:
+            tools += [spec for spec in agent.tools.specs() if spec.name not in self._client_tools]
+        prompt = agent.settings.prompt
+        return ModelCall(
+            model=request.model,
+            system=f"{prompt}\n\n{request.instructions}"
+            if prompt and request.instructions
+            else prompt or request.instructions,
+            messages=tuple(self._messages),
+            tools=tuple(tools),
+            options=options,
+        )
+
+    async def _after_turn(self, fold: TurnFold) -> None:
+        """The model has ended its turn: carry out what it asked for, or end the run."""
+        answered = fold.answered
+        assert answered is not None, "an upstream that returns without error has said how the turn ended"
+        match answered.finish:
+            case "length" | "content_filter" | "refusal":
+                self._tell(*drop_calls(fold.calls, _CUT[answered.finish], after_text=fold.has_text))
+                self._ended = _cut_outcome(answered.finish)
+            case "stop" | "tool_calls":
+                message = fold.message()
+                self._messages.append(message)
+                if message.tool_calls:
+                    await self._tools(message)
+                elif not self._controls.steering:
+                    # A message that was posted during the last turn still gets its turn (R13).
+                    self._ended = Completed()
+            case _:
+                assert_never(answered.finish)
+
+    async def _tools(self, message: AssistantMessage) -> None:
+        """Carry out the server's tools in order; the client's stay open for the client (C11)."""
+        theirs = tuple(call.id for call in message.tool_calls if call.name in self._client_tools)
+        limit = self._request.max_tool_calls or self._agent.limits.max_tool_calls
+        for call in message.tool_calls:
+            if call.name in self._client_tools:
+                continue
+            if self._tool_calls >= limit:
+                self._ended = Incomplete(reason="max_tool_calls")
+                self._tell(self._result(call, NOT_CARRIED_OUT, failed=True, executed_at_all=False))
+                continue
+            self._tool_calls += 1
+            await self._tool(call)
+        if theirs and self._ended is None:
+            self._ended = RequiresAction(reason="client_tools", calls=theirs)
+
+    async def _tool(self, call: ToolCall) -> None:
+        """One call, from policy to result."""
+        try:
+            self._check_known(call.name)
+            arguments = _parse_arguments(call.arguments)
+        except ToolError as error:
+            self._tell(self._result(call, error.message, failed=True, executed_at_all=False))
+            return
+        policy = self._agent.policy.of(call.name)
+        if policy == "ask" and self._request.can_ask:
+            seconds = self._agent.settings.approval_seconds
+            self._tell(ApprovalAsked(call_id=call.id, name=call.name, arguments=call.arguments, seconds=seconds))
+            self._controls.patient = True
+            try:
+                approved = await self._controls.questions.ask(call.id, seconds)
+            finally:
+                self._controls.patient = False
+            by = "client" if approved is not None else "timeout"
+            self._tell(
+                ApprovalAnswered(call_id=call.id, approved=bool(approved), by="client" if by == "client" else "timeout")
+            )
+            if not approved:
+                self._tell(self._result(call, _DENIED[by], failed=True, executed_at_all=False))
+                return
+        elif policy != "auto":
+            why = _DENIED["policy" if policy == "deny" else "nobody"]
+            self._tell(self._result(call, why, failed=True, executed_at_all=False))
+            return
+        await self._carry_out(call, arguments)
+
+    def _check_known(self, name: str) -> None:
+        known = [spec.name for spec in self._agent.tools.specs()] if self._request.server_tools else []
+        if name not in known:
+            raise ToolError(f"There is no tool named {name!r}. Tools: {', '.join(known) or 'none'}.")
+
+    async def _carry_out(self, call: ToolCall, arguments: dict[str, Any]) -> None:
+        tools, clock = self._agent.tools, self._agent.clock
+        label = tools.label(call.name, arguments)
+        self._tell(ToolStarted(call_id=call.id, name=call.name, arguments=call.arguments, label=label))
+        # Whatever it does, after a crash the log knows that it was begun (R8).
+        await self._telling.settle()
+        context = ToolContext(
+            run=self._request.run,
+            session=self._request.session,
+            memory_scope=self._request.memory_scope or self._request.session,
+        )
+        began = clock.monotonic()
+        self._controls.patient = True
+        try:
+            result = await tools.call(call.name, arguments, context)
+            output, failed = result.output, result.failed
+        except ToolError as error:
+            output, failed = error.message, True
+        finally:
+            self._controls.patient = False
+        seconds = round(clock.monotonic() - began, 6)
+        self._tell(self._result(call, output, failed=failed, seconds=seconds))
+
+    def _result(
+        self, call: ToolCall, output: str, *, failed: bool, seconds: float = 0.0, executed_at_all: bool = True
+    ) -> ToolFinished:
+        self._messages.append(ToolMessage(call_id=call.id, name=call.name, output=output, failed=failed))
+        return ToolFinished(
+            call_id=call.id,
+            name=call.name,
+            output=output,
+            failed=failed,
+            seconds=seconds,
+            executed="yes" if executed_at_all else "no",
+        )
+
+
+def _parse_arguments(arguments: str) -> dict[str, Any]:
+    """The arguments as an object. What is not one is never repaired: the model is told and may try again (U13)."""
+    if not arguments.strip():
+        return {}
+    try:
+        parsed = msgspec.json.decode(arguments, strict=True)
+    except msgspec.DecodeError as error:
+        raise ToolError(f"The arguments are not valid JSON ({error}); the tool was not carried out.") from None
+    if not isinstance(parsed, dict):
+        raise ToolError("The arguments must be a JSON object; the tool was not carried out.")
+    return parsed
+
+
+def _cut_outcome(finish: str) -> Incomplete:
+    match finish:
+        case "length":
+            return Incomplete(reason="max_output_tokens")
+        case "refusal":
+            return Incomplete(reason="content_filter", message="The model refused to answer.")
+        case _:
+            return Incomplete(reason="content_filter")
+
+
+_CUT = {"length": "Output limit reached", "content_filter": "Content filter applied", "refusal": "Model refused"}
+_DENIED = {
+    "client": "The user denied this call; it was not carried out.",
+    "timeout": "Nobody approved this call in time; it was not carried out.",
+    "policy": "This tool is not allowed by the server's policy (agent.approval); it was not carried out.",
+    "nobody": "This call needs approval and there is nobody to ask; it was not carried out.",
+}

@@ -1,0 +1,309 @@
+"""The fold of a run's log into output items, and the stream that shows them growing (P2, P3, P8).
+
+One fold serves the live stream, a replay and the stored response, so none can say what another contradicts, and event
+N is event N whenever it is sent. `Listener` is told of every change; without one only the final state is built.
+No I/O, no clock. Sits on the vocabulary and `items`.
+"""
+
+from typing import Any, Protocol, assert_never
+
+import msgspec
+
+from holdfast.api.items.items import Item, Kind, Status, output_item_id, output_text
+from holdfast.api.items.outputs import CallItem, FoldedItem, MessageItem, OutputItem, ReasoningItem
+from holdfast.events import (
+    Answered,
+    ApprovalAnswered,
+    ApprovalAsked,
+    ArgumentsAdded,
+    Batch,
+    Event,
+    FellBack,
+    ReasoningAdded,
+    ReasoningSigned,
+    RunEnded,
+    RunStarted,
+    Steered,
+    TextAdded,
+    ToolCallAnnotated,
+    ToolCallBegan,
+    ToolCallDropped,
+    ToolFinished,
+    ToolStarted,
+    TurnCut,
+    TurnStarted,
+    UpstreamRetried,
+    Warned,
+    event_name,
+)
+from holdfast.ids import RunId
+from holdfast.messages import Metadata, Usage
+from holdfast.outcomes import Completed, Outcome
+
+
+class Listener(Protocol):
+    """Who wants to see a response grow."""
+
+    def text_added(self, item: MessageItem, text: str) -> None:
+        """The hot one."""
+        ...
+
+    def tell(self, name: str, fields: dict[str, Any]) -> None:
+        """Any other event of the stream."""
+        ...
+
+    def ended(self, fold: "ResponseFold") -> None:
+        """The terminal event is due."""
+        ...
+
+
+class ResponseFold:
+    """The output of a run so far."""
+
+    def __init__(
+        self,
+        run: RunId,
+        *,
+        client_tools: frozenset[str] = frozenset(),
+        sealed: bool = False,
+        own_events: str | None = None,
+        listener: Listener | None = None,
+    ) -> None:
+        """A fold of one run's log.
+
+        Args:
+            run: whose.
+            client_tools: the names of the client's own tools.
+            sealed: show the `encrypted_content` of reasoning.
+            own_events: the prefix of events that no schema knows; None: these are left out.
+            listener: who is told of every change.
+        """
+        self.run = run
+        self.items: list[FoldedItem] = []
+        self.model = ""
+        self.usage = Usage()
+        self.outcome: Outcome | None = None
+        self.ended_at: float | None = None
+        self._client_tools = client_tools
+        self._sealed = sealed
+        self._own_events = own_events
+        self._listener = listener
+        self._message: MessageItem | None = None
+        self._reasoning: ReasoningItem | None = None
+        self._calls: dict[int, CallItem] = {}
+        """The calls of the running turn that are still open, by the turn's own numbering."""
+
+    def render(self) -> list[Item]:
+        """All items, in order."""
+        return [item.render() for item in self.items]
+
+    def add_batch(self, batch: Batch) -> None:
+        """Take the next events of the log."""
+        for event in batch.events:
+            self.add(event, batch.at)
+
+    def add(self, event: Event, at: float = 0.0) -> None:
+        """Take the next event of the log."""
+        # The hot case first: a token.
+        if type(event) is TextAdded:
+            if event.text:
+                self._add_text(event.text)
+            return
+        match event:
+            case TextAdded():
+                pass
+            case ReasoningAdded():
+                self._add_reasoning(event)
+            case ReasoningSigned():
+                self._sign_reasoning(event.metadata)
+            case ToolCallBegan():
+                self._begin_call(event)
+            case ArgumentsAdded():
+                self._add_arguments(event)
+            case ToolCallAnnotated():
+                if call := self._calls.get(event.index):
+                    call.metadata = {**(call.metadata or {}), **event.metadata}
+            case Answered():
+                self._answer(event)
+            case TurnCut():
+                self._close_words("incomplete")
+            case ToolCallDropped():
+                self._tell_own(event)
+                for call in [call for call in self._calls.values() if call.call_id == event.call_id]:
+                    self._close_call(call, "incomplete")
+            case ToolFinished():
+                self._add_output(event)
+            case RunStarted() | TurnStarted():
+                self.model = event.model
+                self._calls.clear()
+            case FellBack():
+                self.model = event.to_model
+                self._tell_own(event)
+            case RunEnded():
+                self._end(event, at)
+            case Steered() | Warned():
+                self._close_words("completed")
+                self._tell_own(event)
+            case ToolStarted() if self._is_hidden(event.name):
+                pass
+            case ToolStarted() | ApprovalAsked() | ApprovalAnswered() | UpstreamRetried():
+                self._tell_own(event)
+            case _:
+                assert_never(event)
+
+    # Words
+
+    def _add_text(self, text: str) -> None:
+        message = self._message
+        if message is None:
+            self._close_reasoning("completed")
+            message = self._message = MessageItem(self._name("msg"), len(self.items))
+            self._open(message)
+            self._tell_part("response.content_part.added", message, {"content_index": 0, "part": output_text("")})
+        message.pieces.append(text)
+        if self._listener is not None:
+            self._listener.text_added(message, text)
+
+    def _close_message(self, status: Status) -> None:
+        message, self._message = self._message, None
+        if message is None:
+            return
+        text = message.text
+        self._tell_part("response.output_text.done", message, {"content_index": 0, "text": text, "logprobs": []})
+        self._tell_part("response.content_part.done", message, {"content_index": 0, "part": output_text(text)})
+        self._close(message, status)
+
+    def _add_reasoning(self, event: ReasoningAdded) -> None:
+        if not event.text:
+            return
+        reasoning = self._reasoning
+        if reasoning is None:
+            self._close_message("completed")
+            reasoning = self._open_reasoning()
+        if not reasoning.parts or reasoning.summary != event.summary:
+            self._close_part(reasoning)
+            reasoning.summary = event.summary
+            reasoning.parts.append([])
+            self._tell_part("response.reasoning_summary_part.added", reasoning, self._part(reasoning, ""))
+        reasoning.parts[-1].append(event.text)
+        where = {"summary_index": len(reasoning.parts) - 1, "delta": event.text}
+        self._tell_part("response.reasoning_summary_text.delta", reasoning, where)
+
+    def _sign_reasoning(self, metadata: Metadata) -> None:
+        self._close_message("completed")
+        # A provider may send sealed reasoning without any words to go with it.
+        reasoning = self._reasoning or self._open_reasoning()
+        reasoning.metadata = {**(reasoning.metadata or {}), **metadata}
+        self._close_reasoning("completed")
+
+    def _open_reasoning(self) -> ReasoningItem:
+        reasoning = self._reasoning = ReasoningItem(self._name("rs"), len(self.items), self._sealed)
+        self._open(reasoning)
+        return reasoning
+
+    def _close_part(self, reasoning: ReasoningItem) -> None:
+        if reasoning.parts:
+            text = "".join(reasoning.parts[-1])
+            where = {"summary_index": len(reasoning.parts) - 1, "text": text}
+            self._tell_part("response.reasoning_summary_text.done", reasoning, where)
+            self._tell_part("response.reasoning_summary_part.done", reasoning, self._part(reasoning, text))
+
+    def _part(self, reasoning: ReasoningItem, text: str) -> dict[str, Any]:
+        return {"summary_index": len(reasoning.parts) - 1, "part": {"type": "summary_text", "text": text}}
+
+    def _close_reasoning(self, status: Status) -> None:
+        reasoning, self._reasoning = self._reasoning, None
+        if reasoning is not None:
+            self._close_part(reasoning)
+            self._close(reasoning, status)
+
+    def _close_words(self, status: Status) -> None:
+        self._close_reasoning(status)
+        self._close_message(status)
+
+    # Calls
+
+    def _is_hidden(self, tool: str) -> bool:
+        """C8: a server's internal tools are nobody's business."""
+        return tool.startswith("_") and tool not in self._client_tools
+
+    def _begin_call(self, event: ToolCallBegan) -> None:
+        self._close_words("completed")
+        if self._is_hidden(event.name):
+            return
+        call = CallItem(self._name("fc"), len(self.items), event.call_id, event.name)
+        self._calls[event.index] = call
+        self._open(call)
+
+    def _add_arguments(self, event: ArgumentsAdded) -> None:
+        call = self._calls.get(event.index)
+        if call is not None and event.text:
+            call.pieces.append(event.text)
+            self._tell_part("response.function_call_arguments.delta", call, {"delta": event.text})
+
+    def _close_call(self, call: CallItem, status: Status) -> None:
+        self._calls = {index: other for index, other in self._calls.items() if other is not call}
+        if status == "completed":
+            self._tell_part("response.function_call_arguments.done", call, {"arguments": call.arguments})
+        self._close(call, status)
+
+    def _add_output(self, event: ToolFinished) -> None:
+        self._close_words("completed")
+        if self._is_hidden(event.name):
+            return
+        status: Status = "incomplete" if event.executed == "unknown" else "completed"
+        output = OutputItem(self._name("fco"), len(self.items), event.call_id, event.output, status)
+        self._open(output)
+        self._tell_item("response.output_item.done", output)
+
+    # Ends
+
+    def _answer(self, event: Answered) -> None:
+        self.model = event.model
+        self.usage += event.usage
+        match event.finish:
+            case "stop" | "tool_calls":
+                self._close_words("completed")
+                for call in list(self._calls.values()):
+                    self._close_call(call, "completed")
+            case "length" | "content_filter" | "refusal":
+                # Calls stay open: they are about to be dropped (U13).
+                self._close_words("incomplete")
+            case _:
+                assert_never(event.finish)
+
+    def _end(self, event: RunEnded, at: float) -> None:
+        self._close_words("completed" if isinstance(event.outcome, Completed) else "incomplete")
+        for call in list(self._calls.values()):
+            self._close_call(call, "incomplete")
+        self.outcome, self.usage, self.ended_at = event.outcome, event.usage, at
+        if self._listener is not None:
+            self._listener.ended(self)
+
+    # Telling
+
+    def _name(self, kind: Kind) -> str:
+        return output_item_id(kind, self.run, len(self.items))
+
+    def _open(self, item: FoldedItem) -> None:
+        self.items.append(item)
+        self._tell_item("response.output_item.added", item)
+
+    def _close(self, item: MessageItem | ReasoningItem | CallItem, status: Status) -> None:
+        item.status = status
+        self._tell_item("response.output_item.done", item)
+
+    def _tell_item(self, name: str, item: FoldedItem) -> None:
+        if self._listener is not None:
+            self._listener.tell(name, {"output_index": item.index, "item": item.render()})
+
+    def _tell_part(self, name: str, item: FoldedItem, fields: dict[str, Any]) -> None:
+        if self._listener is not None:
+            self._listener.tell(name, {"item_id": item.id, "output_index": item.index, **fields})
+
+    def _tell_own(self, event: Event) -> None:
+        """What the closed set of events has no word for: told in the log's own words, to clients that asked."""
+        if self._listener is not None and self._own_events is not None:
+            fields: dict[str, Any] = msgspec.to_builtins(event)
+            fields.pop("type")
+            self._listener.tell(f"{self._own_events}:{event_name(event)}", fields)

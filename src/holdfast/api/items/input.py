@@ -1,0 +1,224 @@
+"""Input items become messages (P1, C10): tolerant of form, exact about what is not understood.
+
+Items of one assistant's turn (reasoning, text, calls) are joined into one message; system and developer messages are
+taken out, because they are instructions. References must have been resolved before. Sits on the vocabulary; no I/O.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+from holdfast.api.items.encrypted_content import SealedSummary, open_call, open_reasoning, unseal
+from holdfast.api.requests.chat_messages import parse_user_content, unsupported_part
+from holdfast.errors import RequestError
+from holdfast.ids import CallId
+from holdfast.messages import AssistantMessage, Message, SystemMessage, Text, ToolCall, ToolMessage, UserMessage
+
+_TEXT_PARTS: Final = ("input_text", "output_text", "text", "summary_text", "reasoning_text")
+SUMMARY_OF_EARLIER: Final = "Summary of the conversation so far:\n\n"
+
+
+class ParsedInput(msgspec.Struct, frozen=True, kw_only=True):
+    """What a request says, sorted."""
+
+    messages: tuple[Message, ...]
+    system: str = ""
+    """System and developer messages, joined."""
+
+
+def parse_input(given: Any) -> ParsedInput:
+    """A request's `input`: a string or a list of items.
+
+    Raises:
+        RequestError: it is neither, or an item is malformed or not understood; param says which.
+    """
+    if isinstance(given, str):
+        return ParsedInput(messages=(UserMessage(parts=(Text(text=given),)),))
+    system: list[str] = []
+    messages: list[Message] = []
+    for message in parse_items(given, "input"):
+        if isinstance(message, SystemMessage):
+            system.append(message.text)
+        else:
+            messages.append(message)
+    return ParsedInput(messages=tuple(messages), system="\n\n".join(system))
+
+
+def parse_items(given: Any, at: str) -> list[Message]:
+    """A list of items.
+
+    Raises:
+        RequestError: it is none, or an item is malformed or not understood; param says which.
+    """
+    if not isinstance(given, list):
+        raise _wrong(at, "must be a string or an array of items" if at == "input" else "must be an array of items")
+    messages: list[Message] = []
+    for number, item in enumerate(given):
+        where = f"{at}[{number}]"
+        if not isinstance(item, dict):
+            raise _wrong(where, "must be an object")
+        match _parse_item(item, where):
+            case None:
+                pass
+            case AssistantMessage() as said:
+                _join(messages, said)
+            case message:
+                messages.append(message)
+    return messages
+
+
+def check_calls(messages: Sequence[Message], known: frozenset[CallId], at: str = "input") -> None:
+    """Every result must answer a call, and every call that the client sends must have its result.
+
+    Args:
+        messages: the input.
+        known: calls of the stored conversation that the input follows.
+        at: where the input stands.
+
+    Raises:
+        RequestError: one does not; the message names it.
+    """
+    called: dict[CallId, None] = {}
+    answered: set[CallId] = set()
+    for message in messages:
+        if isinstance(message, AssistantMessage):
+            called.update((call.id, None) for call in message.tool_calls)
+        elif isinstance(message, ToolMessage):
+            if message.call_id not in called and message.call_id not in known:
+                raise RequestError(
+                    f"No tool call found for function call output with call_id {message.call_id}.",
+                    param=at,
+                    code="unknown_call",
+                )
+            answered.add(message.call_id)
+    for call in called:
+        if call not in answered:
+            raise RequestError(f"No tool output found for function call {call}.", param=at, code="unanswered_call")
+
+
+def _join(messages: list[Message], said: AssistantMessage) -> None:
+    last = messages[-1] if messages else None
+    if isinstance(last, AssistantMessage) and not (
+        isinstance(last.parts[-1], Text) and isinstance(said.parts[0], Text)
+    ):
+        messages[-1] = AssistantMessage(parts=(*last.parts, *said.parts))
+    else:
+        # Two texts in a row are two messages, as they were sent.
+        messages.append(said)
+
+
+def _parse_item(item: dict[str, Any], at: str) -> Message | None:
+    """A message, or None for an item that says nothing."""
+    match item.get("type", "message"):
+        case "message" | None:
+            return _parse_message(item, at)
+        case "function_call":
+            if item.get("status") == "incomplete":
+                # It was dropped while it was being written: nobody carried it out, and it has no result (U13).
+                return None
+            call = ToolCall(
+                id=CallId(_text(item, "call_id", at)),
+                name=_text(item, "name", at),
+                arguments=_text(item, "arguments", at, may_be_empty=True),
+                metadata=open_call(_optional_text(item, "encrypted_content", at)),
+            )
+            return AssistantMessage(parts=(call,))
+        case "function_call_output":
+            return ToolMessage(
+                call_id=CallId(_text(item, "call_id", at)),
+                output=_parse_output(item.get("output"), f"{at}.output"),
+                failed=item.get("status") == "incomplete",
+            )
+        case "reasoning":
+            summary = _join_texts(item.get("summary"), f"{at}.summary")
+            thoughts = _join_texts(item.get("content"), f"{at}.content")
+            sealed = _optional_text(item, "encrypted_content", at)
+            reasoning = open_reasoning(thoughts or summary, summary=not thoughts, content=sealed)
+            return AssistantMessage(parts=(reasoning,)) if reasoning is not None else None
+        case "compaction" | "compaction_summary":
+            match unseal(_text(item, "encrypted_content", at)):
+                case SealedSummary(text=text):
+                    return UserMessage(parts=(Text(text=SUMMARY_OF_EARLIER + text),))
+                case _:
+                    raise _wrong(f"{at}.encrypted_content", "was not made by this server", "invalid_compaction")
+        case kind:
+            raise _wrong(f"{at}.type", f"{kind!r} items are not understood", "unsupported_item_type")
+
+
+def _parse_message(item: dict[str, Any], at: str) -> Message | None:
+    role, content = item.get("role"), item.get("content")
+    match role:
+        case "user":
+            return UserMessage(parts=parse_user_content(content, f"{at}.content"))
+        case "assistant":
+            texts = _parse_assistant_parts(content, f"{at}.content")
+            return AssistantMessage(parts=texts) if texts else None
+        case "system" | "developer":
+            text = _join_texts(content, f"{at}.content")
+            return SystemMessage(text=text) if text else None
+        case _:
+            raise _wrong(f"{at}.role", "must be user, assistant, system or developer")
+
+
+def _parse_assistant_parts(content: Any, at: str) -> tuple[Text, ...]:
+    if isinstance(content, str):
+        return (Text(text=content),) if content else ()
+    texts: list[Text] = []
+    for number, part in enumerate(_parts(content, at)):
+        where = f"{at}[{number}]"
+        match part.get("type"):
+            case "refusal":
+                texts.append(Text(text=_text(part, "refusal", where, may_be_empty=True)))
+            case kind if kind in _TEXT_PARTS:
+                texts.append(Text(text=_text(part, "text", where, may_be_empty=True)))
+            case kind:
+                raise unsupported_part(str(kind), where)
+    return tuple(texts)
+
+
+def _parse_output(output: Any, at: str) -> str:
+    if isinstance(output, str):
+        return output
+    if output is None:
+        raise _wrong(at, "must be a string or an array of content parts")
+    return _join_texts(output, at)
+
+
+def _join_texts(content: Any, at: str) -> str:
+    """Text parts, joined by newlines."""
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return content
+    texts: list[str] = []
+    for number, part in enumerate(_parts(content, at)):
+        where = f"{at}[{number}]"
+        if part.get("type") not in _TEXT_PARTS:
+            raise unsupported_part(str(part.get("type")), where)
+        texts.append(_text(part, "text", where, may_be_empty=True))
+    return "\n".join(texts)
+
+
+def _parts(content: Any, at: str) -> list[dict[str, Any]]:
+    if not isinstance(content, list) or not all(isinstance(part, dict) for part in content):
+        raise _wrong(at, "must be a string or an array of content parts")
+    return content
+
+
+def _text(value: dict[str, Any], key: str, at: str, *, may_be_empty: bool = False) -> str:
+    text = value.get(key)
+    if not isinstance(text, str) or not (text or may_be_empty):
+        raise _wrong(f"{at}.{key}", "must be a string" if may_be_empty else "must be a string that is not empty")
+    return text
+
+
+def _optional_text(value: dict[str, Any], key: str, at: str) -> str | None:
+    text = value.get(key)
+    if text is not None and not isinstance(text, str):
+        raise _wrong(f"{at}.{key}", "must be a string")
+    return text
+
+
+def _wrong(at: str, what: str, code: str = "invalid_value") -> RequestError:
+    return RequestError(f"{at} {what}.", param=at, code=code)

@@ -1,0 +1,150 @@
+"""Reading a request's body: bounded, JSON, an object (C12, S7).
+
+Turns every way in which that can go wrong into a RequestError that names what is wrong. Sits on the vocabulary.
+"""
+
+import asyncio
+import re
+from typing import Any, Final, TypeVar
+
+import msgspec
+from starlette.requests import Request
+
+from holdfast.api.requests.headers import headers_of
+from holdfast.api.service import service_of
+from holdfast.errors import RequestError
+
+T = TypeVar("T")
+
+DRAIN_BYTES: Final = 50_000_000
+DRAIN_SECONDS: Final = 5.0
+"""How much of a body that is too large is read and thrown away, and for how long, so that the client, which is still
+sending, gets to see the answer instead of a reset."""
+
+
+MAX_DEPTH: Final = 100
+"""What is nested deeper than this could be read and not written again."""
+
+
+class ClientLeftError(Exception):
+    """The client went away; nobody reads an answer."""
+
+
+async def read_body(request: Request) -> bytes:
+    """The whole body.
+
+    Raises:
+        RequestError: it is over the limit (413), or encoded (415).
+        ClientLeftError: it never came whole.
+    """
+    limit = service_of(request).settings.server.max_body_bytes
+    headers = headers_of(request.scope)
+    encoding = headers.get("content-encoding", "identity").lower()
+    if encoding != "identity":
+        raise RequestError(f"Content-Encoding {encoding!r} is not understood.", status=415, code="unsupported_encoding")
+    announced = headers.get("content-length", "")
+    if announced.isdecimal() and int(announced) > limit:
+        if headers.get("expect", "").lower() != "100-continue":
+            await _drain(request)
+        raise _too_large(limit)
+    pieces: list[bytes] = []
+    size = 0
+    while True:
+        message = await request.receive()
+        if message["type"] != "http.request":
+            raise ClientLeftError
+        piece = message.get("body", b"")
+        size += len(piece)
+        if size > limit:
+            if message.get("more_body", False):
+                await _drain(request)
+            raise _too_large(limit)
+        pieces.append(piece)
+        if not message.get("more_body", False):
+            return b"".join(pieces)
+
+
+def _too_large(limit: int) -> RequestError:
+    return RequestError(
+        f"The body is over the limit of {limit} bytes (server.max_body_bytes).", status=413, code="body_too_large"
+    )
+
+
+async def _drain(request: Request) -> None:
+    try:
+        async with asyncio.timeout(DRAIN_SECONDS):
+            drained = 0
+            while drained < DRAIN_BYTES:
+                message = await request.receive()
+                drained += len(message.get("body", b""))
+                if message["type"] != "http.request" or not message.get("more_body", False):
+                    return
+    except TimeoutError:
+        return
+
+
+async def read_object(request: Request) -> dict[str, Any]:
+    """The body as a JSON object.
+
+    Raises:
+        RequestError: it is not JSON, or not an object (400), or as `read_body`.
+    """
+    return parse_object(await read_body(request))
+
+
+def parse_object(body: bytes) -> dict[str, Any]:
+    """Bytes as a JSON object.
+
+    Raises:
+        RequestError: they are not one.
+    """
+    try:
+        parsed = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise RequestError(f"Invalid JSON in the request body: {error}.", code="invalid_json") from None
+    except RecursionError:
+        raise RequestError("Invalid JSON in the request body: it is nested too deeply.", code="invalid_json") from None
+    if not isinstance(parsed, dict):
+        raise RequestError("The request body must be a JSON object.", code="invalid_body")
+    if body.count(b"[") + body.count(b"{") > MAX_DEPTH and _is_deeper(parsed, MAX_DEPTH):
+        raise RequestError(f"The request body is nested more than {MAX_DEPTH} levels deep.", code="invalid_body")
+    return parsed
+
+
+def _is_deeper(value: Any, levels: int) -> bool:
+    children = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return any(levels == 0 or _is_deeper(child, levels - 1) for child in children if isinstance(child, dict | list))
+
+
+_AT = re.compile(r" - at `\$?\.?(?P<path>.*)`$")
+
+
+def convert(value: Any, kind: type[T], *, at: str = "") -> T:
+    """A decoded value as a struct. Lax: `"true"`, `"false"`, 0 and 1 are booleans (C1); unknown fields are passed over.
+
+    Args:
+        value: what came out of the JSON.
+        kind: what it should be.
+        at: where it stands in the body, for the error's param.
+
+    Raises:
+        RequestError: it does not fit; param says where.
+    """
+    try:
+        return msgspec.convert(value, kind, strict=False)
+    except msgspec.ValidationError as error:
+        text = str(error)
+        match = _AT.search(text)
+        inner = match["path"] if match else ""
+        missing = re.search(r"missing required field `(\w+)`", text)
+        if missing:
+            inner = f"{inner}.{missing[1]}" if inner else missing[1]
+        joint = "." if at and inner and not inner.startswith("[") else ""
+        raise _misfit(f"{at}{joint}{inner}", _AT.sub("", text)) from None
+    except RecursionError:
+        raise _misfit(at, "nested too deeply") from None
+
+
+def _misfit(param: str, reason: str) -> RequestError:
+    message = f"{param}: {reason}." if param else f"{reason}."
+    return RequestError(message, param=param or None, code="invalid_value")

@@ -1,0 +1,107 @@
+"""Whom a request is for: its session, its memory, its model (C13, C14, C16, C17).
+
+Shared by every surface that starts runs. Sits on the service.
+"""
+
+import math
+from typing import Any, Final, Literal
+
+from starlette.requests import HTTPConnection
+
+from holdfast.api.requests.headers import check_header_text, header_text, headers_of
+from holdfast.api.service import Service
+from holdfast.errors import RequestError
+from holdfast.ids import SessionId
+
+
+def named_session(service: Service, request: HTTPConnection, in_body: str | None) -> SessionId | None:
+    """The session that a request names, in its header or its body; None: it names none.
+
+    Raises:
+        RequestError: the name is too long or has control characters.
+    """
+    header = service.dialect.header("Session-Id")
+    name = header_text(request, header)
+    if name is not None:
+        return SessionId(check_header_text(header, name))
+    if in_body:
+        return SessionId(service.dialect.session_prefix + check_header_text("session_id", in_body))
+    return SessionId(service.dialect.default_session) if service.dialect.default_session else None
+
+
+def session_key(service: Service, request: HTTPConnection) -> str | None:
+    """C14: the scope of long-term memory; None: the session itself.
+
+    Raises:
+        RequestError: it is malformed, or the server has no API key, so that anybody could name anybody's memory.
+    """
+    header = service.dialect.header("Session-Key")
+    key = header_text(request, header)
+    if key is None:
+        return None
+    check_header_text(header, key)
+    if not service.settings.server.api_key:
+        raise RequestError(
+            f"{header} needs a server with an API key (server.api_key): without one, anybody could read anybody's "
+            "memory.",
+            status=403,
+            param=header,
+            code="session_key_not_allowed",
+        )
+    return key
+
+
+def served_model(service: Service, asked: str | None) -> str:
+    """C16: the `provider/model` that serves a request for a name.
+
+    Raises:
+        RequestError: it is unknown, and the server is strict about that.
+    """
+    if not asked or asked in (service.agent_name, service.default_model):
+        return service.default_model
+    if service.router.has_model(asked):
+        return asked
+    if service.settings.server.strict_models:
+        raise RequestError(
+            f"There is no model {asked[:200]!r} here; GET /v1/models lists those there are.",
+            status=404,
+            param="model",
+            code="model_not_found",
+        )
+    return service.default_model
+
+
+KEYED_GRACE_SECONDS: Final = 15.0
+SDK_GRACE_SECONDS: Final = 1.5
+"""Official SDKs send a plain request again within a second when its connection drops."""
+
+
+def default_on_disconnect(connection: HTTPConnection, *, stream: bool) -> Literal["cancel"] | float:
+    """C15, C17: what a request that does not say means. Who is going to come back by itself is waited for."""
+    headers = headers_of(connection.scope)
+    if "idempotency-key" in headers:
+        return KEYED_GRACE_SECONDS
+    if not stream and "x-stainless-retry-count" in headers:
+        return SDK_GRACE_SECONDS
+    return "cancel"
+
+
+def parse_on_disconnect(value: Any) -> Literal["cancel", "continue"] | float | None:
+    """C17: what happens to the run when its last reader leaves; None: the request does not say.
+
+    Raises:
+        RequestError: it is neither a word nor a number of seconds.
+    """
+    match value:
+        case None:
+            return None
+        case "cancel" | "continue":
+            return "cancel" if value == "cancel" else "continue"
+        case int() | float() if not isinstance(value, bool) and value >= 0 and math.isfinite(value):
+            return float(value)
+        case _:
+            raise RequestError(
+                'on_disconnect must be "cancel", "continue" or a number of seconds.',
+                param="on_disconnect",
+                code="invalid_value",
+            )

@@ -1,0 +1,193 @@
+"""The response object: what a run is called in this API, and how its outcome is told (P2, C18).
+
+Everything that does not change while the run goes on is in `Envelope`, made from the run's own record, so that a
+response looks the same live, stored and replayed. Sits on the fold and the store's records; no I/O.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final, Literal, assert_never
+
+import msgspec
+
+from holdfast.api.extras import extras_of
+from holdfast.api.items.fold import Listener, ResponseFold
+from holdfast.api.items.outputs import MessageItem
+from holdfast.ids import RunId, response_id
+from holdfast.messages import Usage
+from holdfast.outcomes import (
+    Cancelled,
+    Completed,
+    Failed,
+    Incomplete,
+    Outcome,
+    RequiresAction,
+)
+from holdfast.runs.live import LiveRun
+from holdfast.store.records import RunRecord
+
+Status = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
+
+ECHO_RESPONSE: Final = "response"
+"""Under this key a run's `echo` has the parameters that every answer repeats."""
+ECHO_CLIENT_TOOLS: Final = "client_tools"
+"""The names of the client's own tools: calls of these are left open."""
+ECHO_SEALED: Final = "sealed"
+"""The client asked for `reasoning.encrypted_content`."""
+ECHO_OWN: Final = "own_events"
+"""The client asked for events that no schema knows."""
+ECHO_BEAT: Final = "beat_seconds"
+"""How often the stream shows a sign of life in silence."""
+ECHO_SYSTEM: Final = "system"
+"""System and developer messages of the input."""
+ECHO_CARRIED: Final = "carried_system"
+"""Those of the responses it follows: they hold whatever `instructions` says."""
+
+
+class Envelope(msgspec.Struct, frozen=True, kw_only=True):
+    """A response, apart from its output."""
+
+    run: RunId
+    created_at: float
+    model: str
+    """The one that was asked for."""
+    parameters: dict[str, Any]
+    client_tools: frozenset[str]
+    sealed: bool
+    own_events: bool
+    beat_seconds: float
+    extras_key: str
+
+    @property
+    def id(self) -> str:
+        """`resp_…`."""
+        return response_id(self.run)
+
+    def make_fold(self, listener: Listener | None = None) -> ResponseFold:
+        """The fold that makes this response's output."""
+        return ResponseFold(
+            self.run,
+            client_tools=self.client_tools,
+            sealed=self.sealed,
+            own_events=self.extras_key if self.own_events else None,
+            listener=listener,
+        )
+
+
+def envelope_of_live(live: LiveRun, extras_key: str) -> Envelope:
+    """Of a run that is going on."""
+    return _envelope(live.request.run, live.created_at, live.request.model, live.request.echo, extras_key)
+
+
+def envelope_of_record(record: RunRecord, extras_key: str) -> Envelope:
+    """Of a run that is stored."""
+    return _envelope(record.id, record.created_at, record.model, record.echo, extras_key)
+
+
+def _envelope(run: RunId, created_at: float, model: str, echo: Mapping[str, Any], extras_key: str) -> Envelope:
+    return Envelope(
+        run=run,
+        created_at=created_at,
+        model=model,
+        parameters=echo.get(ECHO_RESPONSE, {}),
+        client_tools=frozenset(echo.get(ECHO_CLIENT_TOOLS, ())),
+        sealed=bool(echo.get(ECHO_SEALED, False)),
+        own_events=bool(echo.get(ECHO_OWN, False)),
+        beat_seconds=float(echo.get(ECHO_BEAT, 15.0)),
+        extras_key=extras_key,
+    )
+
+
+def status_of(outcome: Outcome) -> Status:
+    """C18: the outcome's word in this API."""
+    match outcome:
+        case Completed() | RequiresAction(reason="client_tools"):
+            return "completed"
+        case Incomplete() | RequiresAction():
+            return "incomplete"
+        case Failed():
+            return "failed"
+        case Cancelled(reason="user"):
+            return "cancelled"
+        case Cancelled():
+            return "incomplete"
+        case _:
+            assert_never(outcome)
+
+
+def terminal_event(status: Status) -> str:
+    """The last event of a stream. There is none for `cancelled`; what is not completed must not look as if it were."""
+    match status:
+        case "completed" | "failed":
+            return f"response.{status}"
+        case _:
+            return "response.incomplete"
+
+
+def render_response(envelope: Envelope, fold: ResponseFold, *, status: Status = "in_progress") -> dict[str, Any]:
+    """The response object as it is now.
+
+    Args:
+        envelope: what does not change.
+        fold: the output so far; once it has an outcome, that decides the status.
+        status: the status of a response that has not ended.
+    """
+    outcome = fold.outcome
+    if outcome is not None:
+        status = status_of(outcome)
+    response: dict[str, Any] = {
+        "id": envelope.id,
+        "object": "response",
+        "created_at": int(envelope.created_at),
+        "completed_at": int(fold.ended_at) if status == "completed" and fold.ended_at is not None else None,
+        "status": status,
+        "error": _error(outcome),
+        "incomplete_details": _incomplete_details(outcome),
+        "model": fold.model or envelope.model,
+        "output": fold.render(),
+        "usage": render_usage(fold.usage) if outcome is not None else None,
+        **envelope.parameters,
+    }
+    if outcome is not None and status != "completed":
+        has_text = any(isinstance(item, MessageItem) for item in fold.items)
+        extras = extras_of(outcome, has_text=has_text, failed=isinstance(outcome, Failed))
+        response[envelope.extras_key] = extras
+    return response
+
+
+def render_usage(usage: Usage) -> dict[str, Any]:
+    """Token counts with their details."""
+    return {
+        "input_tokens": usage.input_tokens,
+        "input_tokens_details": {"cached_tokens": usage.cached_tokens, "cache_write_tokens": 0},
+        "output_tokens": usage.output_tokens,
+        "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
+        "total_tokens": usage.total_tokens,
+    }
+
+
+def _error(outcome: Outcome | None) -> dict[str, Any] | None:
+    if not isinstance(outcome, Failed):
+        return None
+    # The SDKs' set of codes is closed; the provider's own is in the extras.
+    match outcome.status:
+        case 429:
+            code = "rate_limit_exceeded"
+        case 400 | 413 | 422:
+            code = "invalid_prompt"
+        case _:
+            code = "server_error"
+    return {"code": code, "message": outcome.message}
+
+
+def _incomplete_details(outcome: Outcome | None) -> dict[str, Any] | None:
+    match outcome:
+        case None | Completed() | Failed() | RequiresAction(reason="client_tools"):
+            return None
+        case Incomplete(reason="content_filter"):
+            return {"reason": "content_filter"}
+        case Incomplete() | Cancelled() | RequiresAction():
+            # The SDKs' set of reasons is closed, and some take an answer without a reason for a whole one. So this is
+            # the nearest word that says "cut off", as `length` is in chat; the true reason is in the extras.
+            return {"reason": "max_output_tokens"}
+        case _:
+            assert_never(outcome)

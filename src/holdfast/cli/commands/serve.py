@@ -1,0 +1,113 @@
+"""`holdfast serve`: start the server, say where it is, run it until a signal.
+
+Above: main. Below: startup, addresses, serving and the composition root. Nothing about requests lives here.
+"""
+
+import asyncio
+import gc
+import logging
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Final, Literal
+
+import typer
+
+from holdfast.cli.startup import Startup, prepare
+from holdfast.config import Dialect
+from holdfast.errors import ConfigError
+from holdfast.server import open_server
+from holdfast.serving.listeners import make_url, open_listeners, require_key, resolve
+from holdfast.serving.run import serve_until_signalled
+from holdfast.settings import database_path
+from holdfast.web import is_page_built
+
+LogLevel = Literal["debug", "info", "warning", "error"]
+
+GARBAGE_THRESHOLD: Final = 10_000
+"""New objects before the collector looks. Tokens make no cycles; at the usual 700 it would look many times a second."""
+_EXAMPLE: Final = """-d '{"messages": [{"role": "user", "content": "Hello"}]}'"""
+
+
+def serve(
+    host: Annotated[
+        str | None, typer.Option(help="Address to listen on; others than loopback need an API key.")
+    ] = None,
+    port: Annotated[int | None, typer.Option(help="Port to listen on; 0 takes a free one.")] = None,
+    config: Annotated[Path | None, typer.Option(help="Settings file; else ./holdfast.toml.")] = None,
+    model: Annotated[str | None, typer.Option(help="provider/model of the default agent.")] = None,
+    dialect: Annotated[Dialect | None, typer.Option(help="Whose names are used on the wire.")] = None,
+    chaos: Annotated[bool, typer.Option("--chaos", help="Add a model that fails on request, to test clients.")] = False,
+    log_level: Annotated[LogLevel, typer.Option(help="How much is written to standard error.")] = "warning",
+) -> None:
+    """Start the server."""
+    flags = {"server.host": host, "server.port": port, "server.dialect": dialect, "model": model}
+    startup = prepare(flags, config)
+    if startup.settings.model.partition("/")[0] == "chaos" and not chaos:
+        raise ConfigError(f"The model {startup.settings.model} is there only with --chaos.")
+    _log_to_stderr(log_level)
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        runner.run(_serve(startup, chaos=chaos))
+
+
+async def _serve(startup: Startup, *, chaos: bool) -> None:
+    server_settings = startup.settings.server
+    addresses = resolve(server_settings.host)
+    require_key(server_settings, addresses)
+    # Before the store is opened: a second server on the same port must not touch the first one's runs.
+    listeners = open_listeners(addresses, server_settings.port)
+    url = make_url(server_settings.host, listeners[0].getsockname()[1])
+    async with open_server(
+        startup.settings, data_dir=startup.data_dir, environment=startup.environment, chaos=chaos
+    ) as server:
+        await serve_until_signalled(
+            server,
+            listeners,
+            grace_seconds=server_settings.shutdown_grace_seconds,
+            on_ready=lambda: _announce(startup, url, chaos=chaos),
+            on_stopping=lambda: typer.echo(
+                f"Stopping; running work has {server_settings.shutdown_grace_seconds:g} s. Again to stop at once.",
+                err=True,
+            ),
+        )
+
+
+def _announce(startup: Startup, url: str, *, chaos: bool) -> None:
+    """Say where the server is; printed when it accepts connections, so that scripts can wait for it."""
+    _settle_memory()
+    settings = startup.settings
+    key = '-H "Authorization: Bearer $HOLDFAST_API_KEY" ' if settings.server.api_key else ""
+    typer.echo(f"Holdfast serves {url}")
+    typer.echo(f"  model  {settings.model} ({startup.because})")
+    if chaos:
+        typer.echo(f"  chaos  models that break on request: chaos/reset-2, chaos/429 ...; all of them: {url}/v1/models")
+    typer.echo(f"  store  {database_path(settings.store, startup.data_dir) or 'in memory: gone when the server stops'}")
+    typer.echo(f"  page   {f'{url}/' if is_page_built() else 'not built; make page builds it'}")
+    typer.echo(f"  API    {url}/v1, described in {url}/openapi.json")
+    typer.echo(f"  try    curl {url}/v1/chat/completions {key}-H 'Content-Type: application/json' {_EXAMPLE}")
+    for warning in startup.loaded.warnings:
+        typer.echo(f"Warning: {warning}", err=True)
+    # A script that reads our output through a pipe waits for the first line.
+    sys.stdout.flush()
+
+
+def _settle_memory() -> None:
+    """What start-up has made lives as long as the process; the collector need not look at it again and again."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(GARBAGE_THRESHOLD)
+
+
+def _log_to_stderr(level: LogLevel) -> None:
+    logging.basicConfig(
+        level=level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
+    if os.name == "nt":
+        return asyncio.new_event_loop
+    import uvloop
+
+    return uvloop.new_event_loop

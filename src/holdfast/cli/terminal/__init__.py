@@ -1,0 +1,1 @@
+"""What the commands show and ask in a terminal."""

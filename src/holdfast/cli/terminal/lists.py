@@ -1,0 +1,114 @@
+"""Runs and sessions as lines on a terminal, and finding one by what a person remembers of it (T1, T2).
+
+Above: chat and runs. Below: the client and wording.
+"""
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+
+from holdfast.cli.terminal.wording import STYLES, cut, seconds, visible
+from holdfast.client import HoldfastClient, Run, Session
+from holdfast.errors import ClientError, ServerRefusedError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import Console
+
+NEWEST: Final = "last"
+"""Stands for the newest run, wherever a run's id is asked for."""
+_PREVIEW_CHARACTERS: Final = 100
+_LEAST_PREVIEW: Final = 10
+
+
+def print_runs(console: "Console", runs: "Sequence[Run]") -> None:
+    """A line for each run."""
+    rows = [(run.id, _state(run), _when(run.created_at), _took(run), _tokens(run), visible(run.model)) for run in runs]
+    widths = [max(len(row[column]) for row in rows) for column in range(6)] if rows else []
+    for run, row in zip(runs, rows, strict=True):
+        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
+        console.out(cells[0], end="  ", highlight=False)
+        console.out(cells[1], end="  ", style=STYLES.get(run.status), highlight=False)
+        line = "  ".join(cells[2:])
+        room = console.width - sum(widths) - 2 * len(widths) if console.is_terminal else _PREVIEW_CHARACTERS
+        preview = cut(visible(run.text), room) if room >= _LEAST_PREVIEW else ""
+        console.out(f"{line}  {preview}".rstrip(), style="dim" if console.is_terminal else None, highlight=False)
+
+
+def print_sessions(console: "Console", sessions: "Sequence[Session]") -> None:
+    """A line for each session."""
+    width = max((len(visible(session.id)) for session in sessions), default=0)
+    for session in sessions:
+        count = f"{session.runs} run" + ("" if session.runs == 1 else "s")
+        going = ", one going on" if session.active_run else ""
+        title = cut(visible(session.title), _PREVIEW_CHARACTERS)
+        console.out(f"{visible(session.id):<{width}}  ", end="", highlight=False)
+        console.out(f"{_when(session.updated_at)}  {count}{going}  {title}", style="dim", highlight=False)
+
+
+def _state(run: Run) -> str:
+    return f"{run.status} ({run.reason})" if run.reason else run.status
+
+
+def _when(at: float) -> str:
+    return datetime.fromtimestamp(at, tz=UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _took(run: Run) -> str:
+    return seconds(max(0.0, run.ended_at - run.created_at)) if run.ended_at is not None else "-"
+
+
+def _tokens(run: Run) -> str:
+    return f"{run.usage.input_tokens}+{run.usage.output_tokens}"
+
+
+def describe_times(run: Run) -> str:
+    """When it began and how long it took."""
+    return (
+        f"{_when(run.created_at)}, {_took(run)}" if run.ended_at is not None else f"{_when(run.created_at)}, going on"
+    )
+
+
+async def find_session(client: HoldfastClient, wanted: str) -> Session:
+    """The session of an id, or the only one whose id or title has these words in it.
+
+    Raises:
+        ClientError: there is none, or more than one.
+    """
+    try:
+        return await client.get_session(wanted)
+    except ServerRefusedError as error:
+        if error.status != 404:
+            raise
+        found = await client.list_sessions(search=wanted, limit=3)
+        if len(found) == 1:
+            return found[0]
+        if not found:
+            raise
+    raise ClientError(f"Several sessions have {wanted!r} in their id or title. Name more of it.")
+
+
+async def find_newest_session(client: HoldfastClient) -> Session:
+    """The session that was used last.
+
+    Raises:
+        ClientError: there is none.
+    """
+    found = await client.list_sessions(limit=1)
+    if not found:
+        raise ClientError("There is no session to continue yet.")
+    return found[0]
+
+
+async def find_run(client: HoldfastClient, wanted: str) -> str:
+    """A run's id; `last` is the newest.
+
+    Raises:
+        ClientError: there is no run at all.
+    """
+    if wanted != NEWEST:
+        return wanted
+    found = await client.list_runs(limit=1)
+    if not found:
+        raise ClientError("There are no runs yet.")
+    return found[0].id

@@ -1,0 +1,205 @@
+"""Reading a run's log, live or ended: first what was missed, then what comes (R7).
+
+A subscription is a place in the log, not a queue: a slow reader holds nothing but its number, and whatever it has
+missed it reads from memory or, further back, from the store. One that has missed nothing may follow: it is called with
+what is new instead of being woken for it. Sits on the recorder and the store's port.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from types import TracebackType
+from typing import Protocol, Self
+
+from holdfast.errors import NotFoundError
+from holdfast.events import Batch, RunEnded
+from holdfast.ids import EventNumber, RunId
+from holdfast.runs.log.recorder import Recorder
+from holdfast.store.port import RunLog
+
+PAGE_EVENTS = 512
+"""How much a reader that is behind takes at once, from the store or from memory: bounds its memory."""
+
+
+class Follower(Protocol):
+    """A reader that has read everything, and is called instead of being woken."""
+
+    def hear(self, batches: list[Batch]) -> bool:
+        """This is durable now: one batch. Must not wait. False: no more, I fall behind."""
+        ...
+
+    def halted(self, error: Exception | None) -> None:
+        """Nothing more is told: the run is over, `hear` wanted no more, or it has raised this."""
+        ...
+
+
+class Subscription:
+    """One reader of one run. Use it as a context manager: leaving it is leaving the run (R3)."""
+
+    __slots__ = (
+        "_follower",
+        "_left",
+        "_log",
+        "_next",
+        "_quiet",
+        "_recorder",
+        "is_over",
+        "run",
+    )
+
+    def __init__(
+        self,
+        run: RunId,
+        log: RunLog,
+        recorder: Recorder | None,
+        after: EventNumber,
+        left: Callable[[], None] | None = None,
+    ) -> None:
+        self.run = run
+        self.is_over = False
+        """The run's last event has been read."""
+        self._next: int = after + 1
+        """The number of the first event that it has not read."""
+        self._log = log
+        self._recorder = recorder
+        self._left = left
+        self._quiet = _Quiet()
+        self._follower: Follower | None = None
+
+    def leave(self) -> None:
+        """Stop reading; the last one to leave an attached run ends it. Twice is once."""
+        self._quiet.stop()
+        self.unfollow()
+        left, self._left = self._left, None
+        if left is not None:
+            left()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.leave()
+
+    async def read(self) -> AsyncGenerator[list[Batch], None]:
+        """All that has come since the last read, as one list, until the run's last event. Raises as `next`."""
+        while not self.is_over:
+            yield await self.next()
+
+    def follow(self, follower: Follower) -> bool:
+        """Have every batch told in the step in which it became durable, without a wake-up in between.
+
+        Only for a reader that has read everything that is there: False says that it has not, and must read that first.
+        """
+        recorder = self._recorder
+        if recorder is None or recorder.closed or self._next != recorder.end:
+            return False
+        self._follower = follower
+        recorder.followers.append(self)
+        return True
+
+    def unfollow(self) -> None:
+        """Be told no more; what comes is there to be read."""
+        if self._follower is not None and self._recorder is not None:
+            self._follower = None
+            self._recorder.followers.remove(self)
+
+    def told(self, batch: Batch | None) -> None:
+        """Called by the recorder: this is new, or (None) nothing more will be."""
+        follower, error = self._follower, None
+        if follower is None:
+            return  # It has left while the others were told.
+        if batch is not None and batch.first == self._next:  # Else it has missed something, and reads that first.
+            events = batch.events
+            self._next = batch.first + len(events)
+            self.is_over = type(events[-1]) is RunEnded
+            try:
+                if follower.hear([batch]) and not self.is_over:
+                    return
+            except Exception as raised:
+                error = raised
+        self.unfollow()
+        follower.halted(error)
+
+    def newest(self) -> list[Batch] | None:
+        """What can be read without waiting; None: nothing, or the store has to be asked."""
+        batches = self._recorder.newest(self._after) if self._recorder is not None else None
+        return self._take(batches) if batches else None
+
+    async def next(self, quiet_seconds: float | None = None) -> list[Batch]:
+        """Wait for something new and take all of it, up to a page; with `quiet_seconds` for no longer than that.
+
+        One coroutine, because every token of every stream passes here. Empty: it has been quiet for so long.
+
+        Raises:
+            StoreUnavailableError: what was missed cannot be read now.
+            NotFoundError: the log is gone, or ends without its end because the store lost it.
+        """
+        recorder = self._recorder
+        while True:
+            batches = recorder.newest(self._after) if recorder is not None else None
+            if batches is None:
+                batches = await self._log.read_log(self.run, self._after, PAGE_EVENTS)
+            if batches:
+                return self._take(batches)
+            if recorder is None or recorder.closed:
+                raise NotFoundError(f"The log of run {self.run} ends after event {self._after}.", code="run_not_found")
+            waiter = recorder.grown()
+            if quiet_seconds is not None:
+                self._quiet.watch(waiter, quiet_seconds)
+            if not await waiter:
+                return []
+
+    @property
+    def _after(self) -> EventNumber:
+        return EventNumber(self._next - 1)
+
+    def _take(self, batches: list[Batch]) -> list[Batch]:
+        if len(batches) > 1:
+            batches = _first_page(batches)
+        last = batches[-1]
+        self._next = last.end
+        self.is_over = type(last.events[-1]) is RunEnded
+        return batches
+
+
+def _first_page(batches: list[Batch]) -> list[Batch]:
+    page, events = 0, 0
+    while page < len(batches) and events < PAGE_EVENTS:
+        events += len(batches[page].events)
+        page += 1
+    return batches[:page]
+
+
+class _Quiet:
+    """Tells a waiter that nothing has come for a while.
+
+    One timer for a reader's life, not one for every wait: when it fires too early, because the wait that it was made
+    for is long over, it is set again for what is left of the present one.
+    """
+
+    __slots__ = ("_due", "_loop", "_timer", "_waiter")
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._due = 0.0
+        self._waiter: asyncio.Future[bool] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def watch(self, waiter: asyncio.Future[bool], seconds: float) -> None:
+        self._waiter, self._due = waiter, self._loop.time() + seconds
+        if self._timer is None or self._timer.when() > self._due:
+            self.stop()
+            self._timer = self._loop.call_at(self._due, self._fire)
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _fire(self) -> None:
+        self._timer = None
+        if self._loop.time() < self._due - 0.001:
+            self._timer = self._loop.call_at(self._due, self._fire)
+        elif self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(False)

@@ -1,0 +1,1 @@
+"""The file tools and the workspace that they are confined to."""

@@ -1,0 +1,181 @@
+"""Getting a page: connections that only go where they may, redirects, and what of the body is text.
+
+The address that is checked is the address that is connected to: the check sits where the socket is made, so neither a
+spelling, a redirect nor a name that changes its mind gets around it. Loaded by web.py at its first call: the HTTP
+client takes longer to import than the whole server.
+"""
+
+import re
+import socket
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+import aiohttp
+from yarl import URL
+
+from holdfast import __version__
+from holdfast.errors import ToolError
+from holdfast.tools.subprograms import run_program
+from holdfast.tools.web import html_text
+from holdfast.tools.web.addresses import is_public
+
+CONNECT_SECONDS: Final = 10.0
+MAX_REDIRECTS: Final = 5
+USER_AGENT: Final = f"Holdfast/{__version__} (fetch_url)"
+_REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
+_TEXTUAL: Final = re.compile(
+    r"text/.*|application/(.*[+.-])?(json|xml|javascript|ecmascript|yaml|toml|x-ndjson|jsonl?)"
+)
+_HTML: Final = frozenset({"text/html", "application/xhtml+xml"})
+_META_CHARSET: Final = re.compile(rb"""<meta[^>]{0,200}charset=["']?([\w-]{1,40})""", re.IGNORECASE)
+
+AddressInfo = tuple[int, int, int, str, tuple[Any, ...]]
+
+
+class Page:
+    """What came back."""
+
+    def __init__(self, url: str, status: int, reason: str, text: str, *, whole: bool) -> None:
+        self.url = url
+        self.status = status
+        self.reason = reason
+        self.text = text
+        self.whole = whole
+
+
+class Pages:
+    """Fetches pages. No cookies, no proxies from the environment, nothing kept between calls."""
+
+    def __init__(self, *, allow_private_hosts: Iterable[str], max_bytes: int, readable_seconds: float) -> None:
+        self._allowed = frozenset(_plain_host(host) for host in allow_private_hosts)
+        self._max_bytes = max_bytes
+        self._readable_seconds = readable_seconds
+
+    async def fetch(self, address: str) -> Page:
+        """Fetch a page, and follow its redirects.
+
+        Raises:
+            ToolError: it cannot be reached, may not be, or is not text.
+        """
+        url = _parse_url(address)
+        for _ in range(MAX_REDIRECTS + 1):
+            _check_url(url)
+            refused: list[str] = []
+            try:
+                async with (
+                    self._open_session(url, refused) as session,
+                    session.get(url, allow_redirects=False) as answer,
+                ):
+                    location = answer.headers.get("Location")
+                    if answer.status not in _REDIRECTS or location is None:
+                        return await self._read(answer, url)
+                    url = url.join(_parse_url(location))
+            except (aiohttp.ClientError, OSError, ValueError) as error:
+                # TimeoutError, an OSError, is only that of a connection here: the whole's comes as a cancellation.
+                if refused:
+                    raise ToolError(
+                        f"{url.host} is not on the public internet ({refused[0]}), and such hosts are not fetched "
+                        "unless they are listed in allow_private_hosts."
+                    ) from None
+                raise ToolError(f"{_shown_url(url)} could not be fetched: {_reason(error)}") from None
+        raise ToolError(f"{address[:200]} redirects more than {MAX_REDIRECTS} times.")
+
+    def _open_session(self, url: URL, refused: list[str]) -> aiohttp.ClientSession:
+        """A session for one request, whose sockets only go where they may."""
+        allowed = _plain_host(url.host or "") in self._allowed
+        connector = aiohttp.TCPConnector(
+            socket_factory=_any_socket if allowed else _public_socket(refused), use_dns_cache=False, force_close=True
+        )
+        return aiohttp.ClientSession(
+            connector=connector,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            headers={"User-Agent": USER_AGENT, "Accept": "text/html, text/*;q=0.9, */*;q=0.5"},
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS),
+            trust_env=False,
+        )
+
+    async def _read(self, answer: aiohttp.ClientResponse, url: URL) -> Page:
+        kind = answer.content_type if "Content-Type" in answer.headers else "text/plain"
+        if not _TEXTUAL.fullmatch(kind) and kind not in _HTML:
+            raise ToolError(f"{_shown_url(url)} is {kind}; only text, HTML, JSON and XML are fetched.")
+        body = bytearray()
+        whole = True
+        async for chunk in answer.content.iter_chunked(65_536):
+            body += chunk
+            if len(body) > self._max_bytes:
+                del body[self._max_bytes :]
+                whole = False
+                break
+        if b"\0" in body[:8192] and answer.charset is None:
+            raise ToolError(f"{_shown_url(url)} is not text, although it says so.")
+        text = _decoded(bytes(body), answer.charset)
+        if kind in _HTML:
+            text = await self._readable(text, url)
+        return Page(_shown_url(url), answer.status, answer.reason or "", text, whole=whole)
+
+    async def _readable(self, html: str, url: URL) -> str:
+        ran = await run_program(
+            html_text.__file__,
+            str(url),
+            given=html.encode("utf-8", "replace"),
+            seconds=self._readable_seconds,
+            max_output_bytes=2 * self._max_bytes,
+        )
+        return ran.output if ran.code == 0 else f"[this page could not be made readable: this is its HTML]\n\n{html}"
+
+
+def _parse_url(address: str) -> URL:
+    try:
+        return URL(address.strip())
+    except ValueError as error:
+        raise ToolError(f"{address[:200]!r} is not a URL: {error}") from None
+
+
+def _check_url(url: URL) -> None:
+    if url.scheme not in ("http", "https") or not url.host:
+        raise ToolError(f"Only http:// and https:// URLs are fetched, not {_shown_url(url)!r}.")
+    if url.user is not None or url.password is not None:
+        raise ToolError("URLs with a user name or password in them are not fetched.")
+
+
+def _public_socket(refused: list[str]) -> Callable[[AddressInfo], socket.socket]:
+    """Makes sockets, but none to an address that is not public."""
+
+    def make(info: AddressInfo) -> socket.socket:
+        address = str(info[4][0])
+        if not is_public(address):
+            refused.append(address)
+            raise PermissionError(f"{address} is not a public address")
+        return _any_socket(info)
+
+    return make
+
+
+def _any_socket(info: AddressInfo) -> socket.socket:
+    family, kind, protocol, _, _ = info
+    return socket.socket(family, kind, protocol)
+
+
+def _plain_host(host: str) -> str:
+    return host.strip("[]").rstrip(".").lower()
+
+
+def _shown_url(url: URL) -> str:
+    return str(url.with_user(None) if url.user and url.host else url)[:500]
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, aiohttp.ClientConnectorDNSError):
+        return "there is no such host."
+    if isinstance(error, TimeoutError):
+        return "it does not answer."
+    return (str(error) or type(error).__name__)[:300]
+
+
+def _decoded(body: bytes, charset: str | None) -> str:
+    declared = _META_CHARSET.search(body[:2048])
+    name = charset or (declared.group(1).decode("ascii") if declared else "utf-8-sig")
+    try:
+        return body.decode(name, "replace")
+    except (LookupError, ValueError):  # no such encoding, or one that is not for text
+        return body.decode("utf-8", "replace")

@@ -1,0 +1,1 @@
+"""The built-in model: works offline, without a key, and says so."""

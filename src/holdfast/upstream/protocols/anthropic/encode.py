@@ -1,0 +1,264 @@
+"""What is sent to an Anthropic Messages endpoint (C11, U3).
+
+Turns alternate, tool results come first in theirs, and thinking goes back only with the signature that Anthropic gave
+it. No I/O; `anthropic` sits above, `claude_models` says what a model takes.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Any, Final, assert_never
+
+import msgspec
+
+from holdfast.messages import (
+    AssistantMessage,
+    AssistantPart,
+    Image,
+    Message,
+    Reasoning,
+    SystemMessage,
+    Text,
+    ToolCall,
+    ToolMessage,
+    ToolSpec,
+    UserMessage,
+    UserPart,
+)
+from holdfast.upstream.port import ModelCall, NamedTool, Options, ResponseFormat
+from holdfast.upstream.protocols.anthropic.models import Generation, generation_of
+
+MIN_BUDGET_TOKENS: Final = 1_024
+BUDGET_TOKENS: Final = {
+    "minimal": MIN_BUDGET_TOKENS,
+    "low": 2_048,
+    "medium": 8_192,
+    "high": 16_384,
+    "xhigh": 24_576,
+    "max": 24_576,
+}
+"""How much thinking an effort stands for, where thinking has a budget."""
+EFFORTS: Final = {"none": "low", "minimal": "low"}
+"""Efforts that this protocol calls otherwise. `none` is its lowest: not every model lets thinking be turned off."""
+
+_DATA_URL: Final = re.compile(r"data:(?P<type>[\w.+-]+/[\w.+-]+)[^,]*;base64,(?P<data>.*)", re.DOTALL)
+
+_encode = msgspec.json.Encoder().encode
+
+
+def encode_anthropic_request(call: ModelCall, *, stream: bool) -> bytes:
+    """The body to post."""
+    options = call.options
+    model = generation_of(call.model)
+    budget = None if model.adaptive_thinking else _budget_of(call)
+    body: dict[str, Any] = {
+        "model": call.model,
+        "max_tokens": options.max_output_tokens or model.max_output_tokens + (budget or 0),
+        "system": _encode_system(call.system, options.response_format, model),
+        "messages": _encode_messages(call.messages),
+        "stream": stream,
+        "thinking": _encode_thinking(options, model, budget),
+        "output_config": _encode_output_config(options, model),
+        # Sequences of nothing but white space are refused.
+        "stop_sequences": [sequence for sequence in options.stop if sequence.strip()] or None,
+        "metadata": {"user_id": options.user} if options.user else None,
+    }
+    if model.sampling and budget is None and not (model.adaptive_thinking and options.reasoning_effort):
+        if options.temperature is not None:
+            body["temperature"] = min(options.temperature, 1.0)  # OpenAI's scale goes to 2.
+        else:
+            body["top_p"] = options.top_p  # One or the other: both together are refused.
+    if call.tools:
+        body["tools"] = [_encode_tool(tool, model) for tool in call.tools]
+        body["tool_choice"] = _encode_tool_choice(options)
+    return _encode({key: value for key, value in body.items() if value is not None})
+
+
+# Thinking and form.
+
+
+def _forces_tool(options: Options) -> bool:
+    return options.tool_choice == "required" or isinstance(options.tool_choice, NamedTool)
+
+
+def _budget_of(call: ModelCall) -> int | None:
+    """The budget for thinking; None where there is to be none, or where the request could not have it."""
+    options = call.options
+    budget = BUDGET_TOKENS.get(options.reasoning_effort or "none")
+    if budget is None or (call.tools and _forces_tool(options)) or not _may_think(call.messages):
+        return None
+    if options.max_output_tokens is None:
+        return budget
+    # The budget is part of the answer's limit, and must leave room for the answer.
+    budget = min(budget, options.max_output_tokens // 2)
+    return budget if budget >= MIN_BUDGET_TOKENS else None
+
+
+def _may_think(messages: tuple[Message, ...]) -> bool:
+    """With a budget, a turn that has begun with a tool call must have begun with signed thinking."""
+    for message in reversed(messages):
+        match message:
+            case UserMessage():
+                return True
+            case AssistantMessage():
+                return not message.tool_calls or any(_is_sealed(part) for part in message.parts)
+            case _:
+                pass
+    return True
+
+
+def _encode_thinking(options: Options, model: Generation, budget: int | None) -> dict[str, Any] | None:
+    if budget is not None:
+        return {"type": "enabled", "budget_tokens": budget}
+    if not model.adaptive_thinking or options.reasoning_effort in (None, "none") or _forces_tool(options):
+        return None
+    thinking = {"type": "adaptive"}
+    if not model.shows_thinking and options.reasoning_summary != "none":
+        thinking["display"] = "summarized"
+    return thinking
+
+
+def _encode_output_config(options: Options, model: Generation) -> dict[str, Any] | None:
+    config: dict[str, Any] = {}
+    effort = options.reasoning_effort
+    if effort and model.adaptive_thinking:
+        effort = EFFORTS.get(effort, effort)
+        config["effort"] = "high" if effort == "xhigh" and not model.knows_xhigh else effort
+    wanted = options.response_format
+    if wanted and wanted.kind == "json_schema" and model.json_schema:
+        config["format"] = {"type": "json_schema", "schema": wanted.schema or {"type": "object"}}
+    return config or None
+
+
+def _encode_system(system: str, wanted: ResponseFormat | None, model: Generation) -> str | None:
+    """The instructions, and the wish for JSON where the protocol has no field for it."""
+    hint = ""
+    if wanted and wanted.kind == "json_object":
+        hint = "Answer with one JSON object and nothing else: no other text, no code fence."
+    elif wanted and wanted.kind == "json_schema" and not model.json_schema:
+        schema = msgspec.json.encode(wanted.schema or {}).decode()
+        hint = f"Answer with one JSON value that fits this JSON Schema and nothing else, no code fence:\n{schema}"
+    return "\n\n".join(part for part in (system, hint) if part) or None
+
+
+# The conversation.
+
+
+def _encode_messages(messages: tuple[Message, ...]) -> list[dict[str, Any]]:
+    turns: list[dict[str, Any]] = []
+    for message in messages:
+        role = "assistant" if isinstance(message, AssistantMessage) else "user"
+        blocks = list(_encode_blocks(message))
+        if not blocks:
+            continue  # An empty turn is refused.
+        if turns and turns[-1]["role"] == role:
+            turns[-1]["content"] += blocks
+        else:
+            turns.append({"role": role, "content": blocks})
+    for turn in turns:
+        if turn["role"] == "user":
+            turn["content"].sort(key=lambda block: block["type"] != "tool_result")
+    if turns and turns[0]["role"] == "assistant":
+        # A conversation that was cut at its beginning; the first turn has to be a user's.
+        turns.insert(0, {"role": "user", "content": [{"type": "text", "text": "(The beginning was left out.)"}]})
+    return turns
+
+
+def _encode_blocks(message: Message) -> Iterator[dict[str, Any]]:
+    match message:
+        case SystemMessage():
+            yield from _encode_text(message.text)
+        case UserMessage():
+            for part in message.parts:
+                yield from _encode_user_part(part)
+        case ToolMessage():
+            block: dict[str, Any] = {
+                "type": "tool_result",
+                "tool_use_id": _tool_id(message.call_id),
+                "content": message.output,
+            }
+            yield block | ({"is_error": True} if message.failed else {})
+        case AssistantMessage():
+            for spoken in message.parts:
+                yield from _encode_assistant_part(spoken)
+        case _:
+            assert_never(message)
+
+
+def _encode_user_part(part: UserPart) -> Iterator[dict[str, Any]]:
+    match part:
+        case Text():
+            yield from _encode_text(part.text)
+        case Image():
+            if inline := _DATA_URL.fullmatch(part.url):
+                source = {"type": "base64", "media_type": inline["type"], "data": inline["data"]}
+            else:
+                source = {"type": "url", "url": part.url}
+            yield {"type": "image", "source": source}
+        case _:
+            assert_never(part)
+
+
+def _encode_assistant_part(part: AssistantPart) -> Iterator[dict[str, Any]]:
+    match part:
+        case Text():
+            yield from _encode_text(part.text)
+        case ToolCall():
+            yield {"type": "tool_use", "id": _tool_id(part.id), "name": part.name, "input": _tool_input(part.arguments)}
+        case Reasoning():
+            kept: dict[str, Any] = (part.metadata or {}).get("anthropic", {})
+            if "signature" in kept:
+                yield {"type": "thinking", "thinking": part.text, "signature": kept["signature"]}
+            elif "redacted_thinking" in kept:
+                yield {"type": "redacted_thinking", "data": kept["redacted_thinking"]}
+        case _:
+            assert_never(part)
+
+
+def _encode_text(text: str) -> Iterator[dict[str, Any]]:
+    if text.strip():  # Blocks of nothing but white space are refused.
+        yield {"type": "text", "text": text}
+
+
+def _is_sealed(part: AssistantPart) -> bool:
+    return isinstance(part, Reasoning) and "anthropic" in (part.metadata or {})
+
+
+def _tool_id(call_id: str) -> str:
+    """Ids of other providers may have characters that are refused here."""
+    return re.sub(r"[^a-zA-Z0-9_-]", "_", call_id) or "call"
+
+
+def _tool_input(arguments: str) -> msgspec.Raw | dict[str, Any]:
+    """The arguments as the object that the protocol wants, byte for byte; what is none is shown as what it is."""
+    if not arguments.strip():
+        return {}
+    try:
+        msgspec.json.decode(arguments, type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+        return {"invalid_arguments": arguments}
+    return msgspec.Raw(arguments.encode())
+
+
+def _encode_tool(tool: ToolSpec, model: Generation) -> dict[str, Any]:
+    encoded: dict[str, Any] = {
+        "name": tool.name,
+        "description": tool.description,
+        "input_schema": tool.parameters or {"type": "object"},
+    }
+    return encoded | ({"strict": True} if tool.strict and model.json_schema else {})
+
+
+def _encode_tool_choice(options: Options) -> dict[str, Any] | None:
+    choice = options.tool_choice
+    one_at_a_time = {"disable_parallel_tool_use": True} if options.parallel_tool_calls is False else {}
+    match choice:
+        case NamedTool():
+            return {"type": "tool", "name": choice.name} | one_at_a_time
+        case "required":
+            return {"type": "any"} | one_at_a_time
+        case "none":
+            return {"type": "none"}
+        case "auto" | None:
+            return {"type": "auto"} | one_at_a_time if choice or one_at_a_time else None
+        case _:
+            assert_never(choice)

@@ -1,0 +1,146 @@
+"""What the three stream decoders have in common: frames in, deltas out, and how a body may end (U14, U16).
+
+A protocol's decoder says what one frame means; whether the answer is whole is decided here. Sits on `sse`; no I/O.
+"""
+
+import re
+from typing import Any, Final
+
+import msgspec
+
+from holdfast.errors import ProtocolError, TransportLostError, UpstreamError
+from holdfast.events import Answered, Delta
+from holdfast.messages import AssistantMessage, Finish, Usage
+from holdfast.sse import Frame, SseDecoder
+from holdfast.upstream.port import ModelCall
+
+UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""All that JSON from a stranger can make the parser raise."""
+
+UNNAMED_TOOL: Final = "unnamed"
+"""A call whose name never came cannot be carried out, and must not vanish either: under this name the model is told."""
+
+_ESCAPES: Final = re.compile(
+    r"\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|\\u[dD][89a-fA-F][0-9a-fA-F]{2}"
+)
+
+
+class StreamDecoder:
+    """One streamed body. Implements `codec.Decoder` but for `_take`, which is the protocol's."""
+
+    __slots__ = ("_call_ids", "_finish", "_model", "_number_of_calls", "_sse", "done", "failure", "finished", "frames")
+
+    def __init__(self, call: ModelCall) -> None:
+        self.failure: UpstreamError | None = None
+        self.finished = False
+        self.done = False
+        self.frames = 0
+        self._sse = SseDecoder()
+        self._finish: Finish | None = None
+        self._model = call.model
+        self._number_of_calls = 0
+        self._call_ids: set[str] = {
+            known.id
+            for message in call.messages
+            if isinstance(message, AssistantMessage)
+            for known in message.tool_calls
+        }
+        """Ids of calls so far. Two calls with one id could not be told apart when their results go back, and some
+        servers count from 0 in every turn."""
+
+    def feed(self, data: bytes) -> list[Delta]:
+        """What these bytes add. Never raises."""
+        deltas: list[Delta] = []
+        if not self.done and self.failure is None:
+            self._take_all(self._sse.feed(data), deltas)
+            if self._sse.overflowed and not self.finished and self.failure is None:
+                self.failure = ProtocolError("The model's stream has an event that is too large to be one.")
+        return deltas
+
+    def end(self) -> list[Delta]:
+        """The body has ended: `Answered` if a finish reason had arrived and it was not given yet.
+
+        Raises:
+            UpstreamError: the stream has failed, or its finish reason never came (TransportLostError, U16).
+        """
+        deltas: list[Delta] = []
+        if not self.done and self.failure is None:
+            self._take_all(self._sse.end(), deltas)
+        if self.failure is not None:
+            raise self.failure
+        if not self.done:
+            self._terminate(deltas)
+        if self.failure is not None:
+            raise self.failure
+        return deltas
+
+    def _take_all(self, frames: list[Frame], deltas: list[Delta]) -> None:
+        for event, data in frames:
+            self.frames += 1
+            try:
+                self._take(event, data, deltas)
+            except UNREADABLE:
+                self._take_mended(event, data, deltas)
+            if self.done or self.failure is not None:
+                return
+
+    def _take_mended(self, event: str, data: bytes, deltas: list[Delta]) -> None:
+        # Half a character (a lone surrogate, broken UTF-8) must not cost the rest of the words in its frame.
+        mended = mend_unicode(data)
+        try:
+            if mended == data:
+                self._pass_over(data)
+            else:
+                self._take(event, mended, deltas)
+        except UNREADABLE:
+            self._pass_over(data)
+
+    def _take(self, event: str, data: bytes, deltas: list[Delta]) -> None:
+        """One frame. May raise UNREADABLE, before it has changed anything."""
+        raise NotImplementedError
+
+    def _pass_over(self, data: bytes) -> None:
+        """A frame that cannot be read: by default nothing (U16)."""
+
+    def _usage(self) -> Usage:
+        """The counts so far."""
+        raise NotImplementedError
+
+    def _finish_with(self, finish: Finish) -> None:
+        """The finish reason: whatever happens to the connection now, the answer is whole."""
+        self._finish = finish
+        self.finished = True
+
+    def _terminate(self, deltas: list[Delta]) -> None:
+        """The stream's last word has come: the answer is whole if its finish reason has."""
+        self.done = True
+        if self._finish is None:
+            self.failure = TransportLostError("The model's stream ended before it was finished.")
+        elif self._finish == "tool_calls" and not self._number_of_calls:
+            # What the model wanted done was not done: that must not look like an answer.
+            self.failure = ProtocolError("The provider says that the model called a tool, and sent no call.")
+        else:
+            deltas.append(Answered(finish=self._finish, model=self._model, usage=self._usage()))
+
+
+def mend_unicode(data: bytes) -> bytes:
+    """JSON with whatever is no character in it, raw or escaped, replaced by U+FFFD."""
+
+    def replace(match: re.Match[str]) -> str:
+        return "\\ufffd" if len(match[0]) == 6 else match[0]
+
+    return _ESCAPES.sub(replace, data.decode("utf-8", "replace")).encode()
+
+
+def count_of(counts: object, *path: str) -> int:
+    """A token count at a path of keys; 0 where the provider did not say, or said something that is no number."""
+    for key in path:
+        counts = counts.get(key) if isinstance(counts, dict) else None
+    return int(counts) if isinstance(counts, int | float) and 0 < counts < 1e15 else 0
+
+
+def encode_arguments(value: Any) -> str:
+    """A tool call's arguments as text; some servers send the object itself."""
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()

@@ -1,0 +1,148 @@
+"""Reading one streamed answer: bytes in, deltas to the listener, in the step in which they came (U5, U11, U14).
+
+The connection calls `take` with what every read brings, so that the usual piece, some words in the middle of an answer,
+has a short way. `http` sits above: it decides what becomes of the connection.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import msgspec
+
+from holdfast.errors import ProtocolError, TransportLostError, UpstreamError
+from holdfast.events import Answered, Delta
+from holdfast.upstream.port import Listener
+from holdfast.upstream.protocols.codec import Decoder
+from holdfast.upstream.transport.watchdog import Watchdog
+
+AFTER_FINISH_SECONDS: Final = 5.0
+"""How long the terminator and the usage may take once the finish reason has come. The answer is whole without them."""
+MAX_KEPT_READS: Final = 64
+"""How much of a stream is kept to be read again in its other form (U11); a protocol error comes early or never."""
+
+
+class Reading:
+    """One streamed answer."""
+
+    __slots__ = (
+        "_decoder",
+        "_frames",
+        "_is_flowing",
+        "_kept",
+        "_listener",
+        "_make_lenient",
+        "_model",
+        "_silence",
+        "_stall_seconds",
+        "_time",
+        "_watchdog",
+        "failure",
+        "is_over",
+        "is_whole",
+    )
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        listener: Listener,
+        watchdog: Watchdog,
+        *,
+        model: str,
+        stall_seconds: float,
+        silence: str,
+        make_lenient: Callable[[], Decoder] | None,
+    ) -> None:
+        """Read with a decoder, or with the lenient one if the first could not make sense of the body.
+
+        `model` is the name by which it was asked, whatever alias the provider reports. Once the answer flows the
+        watchdog allows `stall_seconds` without a frame; then it tells the `silence`.
+        """
+        self.is_over = False
+        """Nothing more is wanted of the body."""
+        self.is_whole = False
+        """It was read to its good end."""
+        self.failure: UpstreamError | None = None
+        """Why it is over, if it is no good end."""
+        self._decoder = decoder
+        self._listener = listener
+        self._watchdog = watchdog
+        self._make_lenient = make_lenient
+        self._model = model
+        self._stall_seconds = stall_seconds
+        self._silence = silence
+        self._time = asyncio.get_running_loop().time
+        self._kept: list[bytes] = []
+        self._frames = 0
+        self._is_flowing = False
+        """The next piece is most likely like the last."""
+
+    def take(self, data: bytes) -> bool:
+        """What a read brought. False: no more of it, or not now."""
+        decoder = self._decoder
+        deltas = decoder.feed(data)
+        if self._is_flowing and not decoder.finished and decoder.failure is None:
+            if decoder.frames == self._frames:
+                return True  # Comments are no sign of life (U14).
+            self._frames = decoder.frames
+            self._watchdog.heard_at = self._time()
+            return self._listener.hear(deltas)
+        return self._take_unusual(data, deltas, decoder.failure)
+
+    def end(self, lost: UpstreamError | None) -> None:
+        """The body has ended, or the connection was lost."""
+        deltas, failure = _end(self._decoder)
+        self._take_unusual(b"", deltas, failure, is_end=True)
+        if lost is not None:
+            self.is_whole = False
+            if isinstance(self.failure, TransportLostError):
+                self.failure = lost
+
+    def _take_unusual(
+        self, data: bytes, deltas: list[Delta], failure: UpstreamError | None, *, is_end: bool = False
+    ) -> bool:
+        """The beginning, the end, and all that is odd."""
+        if self._make_lenient is not None:
+            self._kept.append(data)
+            if not deltas and isinstance(failure, ProtocolError):
+                decoder = self._decoder = self._make_lenient()
+                deltas, failure = decoder.feed(b"".join(self._kept)), decoder.failure
+                if is_end:
+                    last, failure = _end(decoder)
+                    deltas += last
+                self._make_lenient = None
+            elif deltas or len(self._kept) == MAX_KEPT_READS:
+                self._make_lenient = None
+            if self._make_lenient is None:
+                self._kept.clear()
+        decoder = self._decoder
+        self.failure = failure
+        self.is_over = decoder.done or failure is not None
+        if not deltas and decoder.frames == self._frames:
+            return not self.is_over
+        if decoder.done:
+            self.is_whole = failure is None
+            deltas = named(deltas, self._model)
+        elif decoder.finished:
+            self._watchdog.allow(min(AFTER_FINISH_SECONDS, self._stall_seconds), self._silence)
+        elif self._frames == 0:
+            self._watchdog.allow(self._stall_seconds, self._silence)
+        self._frames = decoder.frames
+        self._is_flowing = self._make_lenient is None
+        self._watchdog.heard_at = self._time()
+        return self._listener.hear(deltas) and not self.is_over
+
+
+def named(deltas: Sequence[Delta], model: str) -> list[Delta]:
+    """With the name of the model that answered."""
+    return [msgspec.structs.replace(delta, model=model) if isinstance(delta, Answered) else delta for delta in deltas]
+
+
+def _end(decoder: Decoder) -> tuple[list[Delta], UpstreamError | None]:
+    """What the end of the body adds, and whether it is a good one."""
+    if decoder.done or decoder.failure is not None:
+        return [], decoder.failure
+    try:
+        return decoder.end(), decoder.failure
+    except UpstreamError as error:
+        return [], error

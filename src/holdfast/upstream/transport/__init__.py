@@ -1,0 +1,1 @@
+"""Connections to providers: the only code that opens any (U14, U17)."""

@@ -1,0 +1,46 @@
+"""A watch on silence that costs nothing per chunk (U14). `http` sits above."""
+
+import asyncio
+
+from holdfast.errors import StreamStalledError
+from holdfast.upstream.transport.http1 import Answer
+
+
+class Watchdog:
+    """Cuts an answer that falls silent while it is waited for; its reader then gets StreamStalledError.
+
+    One timer, which looks at when something was last heard and sets itself again: nothing is armed per chunk.
+    """
+
+    __slots__ = ("_answer", "_limit_seconds", "_loop", "_message", "_timer", "heard_at", "is_waiting")
+
+    def __init__(self, answer: Answer, limit_seconds: float, message: str) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._answer = answer
+        self._limit_seconds = limit_seconds
+        self._message = message
+        self.heard_at = self._loop.time()
+        """When something last came. The reader writes it."""
+        self.is_waiting = True
+        """Is the reader waiting for the answer, or busy elsewhere? What it keeps waiting is not silent."""
+        self._timer = self._loop.call_at(self.heard_at + limit_seconds, self._look)
+
+    def allow(self, limit_seconds: float, message: str) -> None:
+        """From now on so much silence, and what to say when it is over."""
+        self._limit_seconds = limit_seconds
+        self._message = message
+        self.heard_at = self._loop.time()
+        self._timer.cancel()
+        self._timer = self._loop.call_at(self.heard_at + limit_seconds, self._look)
+
+    def close(self) -> None:
+        """Stop watching."""
+        self._timer.cancel()
+
+    def _look(self) -> None:
+        now = self._loop.time()
+        due = (self.heard_at if self.is_waiting else now) + self._limit_seconds
+        if due > now:
+            self._timer = self._loop.call_at(due, self._look)
+            return
+        self._answer.fail(StreamStalledError(self._message))
