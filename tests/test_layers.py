@@ -14,6 +14,7 @@ VOCABULARY = {
     "outcomes",
     "events",
     "turns",
+    "sinks",
     "sse",
     "clock",
     "config",

@@ -28,11 +28,12 @@ from holdfast.events import (
 from holdfast.ids import CallId, EventNumber, RunId, SessionId
 from holdfast.messages import Usage
 from holdfast.outcomes import Cancelled, Completed, Failed, Incomplete, Outcome, RequiresAction
+from holdfast.sinks import DeltaSink, send
 from holdfast.store.memory import MemoryStore
 from holdfast.store.records import RunFilter, SessionRecord
 from holdfast.testing import Fault, Reply, ScriptedCall, ScriptedUpstream, says, tool_call
 from holdfast.testing.upstream import Step
-from holdfast.upstream.port import Listener, ModelCall, say
+from holdfast.upstream.port import ModelCall
 from tests.serving import CHAT, KEY, World, asking, serving, serving_parts
 
 WEATHER = {
@@ -240,8 +241,8 @@ async def test_a_provider_that_fails_after_text_leaves_the_text_in_the_error() -
 class BrokenUpstream:
     """A model whose code has a bug."""
 
-    async def ask(self, call: ModelCall, listener: Listener) -> None:
-        await say(listener, [])
+    async def ask(self, call: ModelCall, sink: DeltaSink) -> None:
+        await send(sink, [])
         raise ValueError("a bug in the agent")
 
     async def aclose(self) -> None:

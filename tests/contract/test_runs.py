@@ -284,7 +284,7 @@ async def test_readers_join_at_any_point_and_see_the_same_to_the_end(store: Stor
         assert live is not None
         async with asyncio.timeout(10):
             while live.recorder.end < 20:
-                await live.recorder.grown()
+                await live.recorder.changed()
         whole = asyncio.ensure_future(read_all(await world.supervisor.subscribe(started.run)))
         late = asyncio.ensure_future(read_all(await world.supervisor.subscribe(started.run, EventNumber(10))))
         gate.set()
@@ -307,7 +307,7 @@ async def test_a_reader_far_behind_a_live_run_reads_the_store_then_goes_live(sto
         assert live is not None
         async with asyncio.timeout(10):
             while live.recorder.end < 6000:
-                await live.recorder.grown()
+                await live.recorder.changed()
         assert sum(len(batch.events) for batch in live.recorder.tail) < 3000
         gate.set()
         events = await read_all(started.subscription)

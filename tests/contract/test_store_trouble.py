@@ -185,7 +185,7 @@ class Halted:
 
     is_halted = False
 
-    def hear(self, batches: list[Batch]) -> bool:
+    def push(self, batches: list[Batch]) -> bool:
         raise AssertionError("it was told something")
 
     def halted(self, error: Exception | None) -> None:
@@ -214,7 +214,7 @@ async def test_nobody_waits_for_a_run_that_could_not_be_saved() -> None:
 
 
 async def test_a_run_that_is_replaced_while_it_cannot_be_saved_has_never_been() -> None:
-    """R6, S10: it is not counted, and its end is not tried again."""
+    """R6, S10: it is not counted, and its end is not attempted again."""
     store = HeldStore()
     store.fails = True
     async with asyncio.timeout(5), open_world(store, [says("unheard")] * 3) as world:

@@ -146,7 +146,7 @@ async def test_every_chunk_is_activity_also_without_deltas(protocol: Protocol) -
     assert len(streamed.batches) >= len(WORDS)
 
 
-# U8, U9: what is tried again, and what is not.
+# U8, U9: what is attempted again, and what is not.
 
 
 TRANSIENT: tuple[Reply, ...] = (

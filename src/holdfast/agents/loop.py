@@ -6,7 +6,7 @@ outcome, unless whoever runs it cancels it. Sits on the ports to models and tool
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, assert_never
+from typing import Any, assert_never
 
 import msgspec
 
@@ -32,25 +32,10 @@ from holdfast.events import (
 )
 from holdfast.messages import AssistantMessage, Message, ToolCall, ToolMessage, ToolSpec, UserMessage
 from holdfast.outcomes import Completed, Incomplete, Outcome, RequiresAction
+from holdfast.sinks import EventSink
 from holdfast.tools.port import ToolContext, Tools
 from holdfast.turns import TurnFold
 from holdfast.upstream.port import ModelCall, Upstream
-
-
-class Telling(Protocol):
-    """Where a run says what happens. Called for every token, so that it is a plain call, and nothing waits for it."""
-
-    def tell(self, events: Sequence[Event]) -> bool:
-        """This happened. False: the run is too far ahead of what has been recorded, and should settle.
-
-        Raises:
-            StoreError: it cannot be recorded, and the run must end.
-        """
-        ...
-
-    async def settle(self) -> None:
-        """Wait until all of it is durable. Raises as `tell`."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,17 +78,17 @@ class Loop:
         "_messages",
         "_output_bytes",
         "_request",
-        "_telling",
+        "_sink",
         "_tool_calls",
     )
 
     def __init__(
-        self, agent: Agent, request: RunRequest, history: Sequence[Message], controls: Controls, telling: Telling
+        self, agent: Agent, request: RunRequest, history: Sequence[Message], controls: Controls, sink: EventSink
     ) -> None:
         self._agent = agent
         self._request = request
         self._controls = controls
-        self._telling = telling
+        self._sink = sink
         self._messages = pair_results(history, request.input)
         self._client_tools = {tool.name for tool in request.client_tools}
         self._tool_calls = 0
@@ -129,8 +114,8 @@ class Loop:
                 await self._after_turn(self._fold)
         return self._ended
 
-    def _tell(self, *events: Event) -> None:
-        self._telling.tell(events)
+    def _say(self, *events: Event) -> None:
+        self._sink.push(events)
 
     def _take_steering(self) -> None:
         steering = self._controls.steering
@@ -138,11 +123,11 @@ class Loop:
             messages = list(steering)
             steering.clear()
             self._messages.extend(messages)
-            self._tell(*(Steered(message=message) for message in messages))
+            self._say(*(Steered(message=message) for message in messages))
 
     async def _model_turn(self, turn: int) -> None:
-        """Ask the model once and tell what it says."""
-        self._tell(TurnStarted(turn=turn, model=self._request.model))
+        """Ask the model once and pass on what it says."""
+        self._say(TurnStarted(turn=turn, model=self._request.model))
         fold = self._fold
         try:
             await self._agent.upstream.ask(self._call(turn), self)
@@ -152,16 +137,16 @@ class Loop:
                 reason="max_output_tokens",
                 message=f"The run reached the server's limit of {limit} bytes of output (limits.max_output_bytes).",
             )
-            self._tell(*cut_turn(turn, fold, "output limit", "Output limit reached"))
+            self._say(*cut_turn(turn, fold, "output limit", "Output limit reached"))
         except UpstreamError as error:
             closing = cut_turn(turn, fold, error.message, "Stream stalled")
             has_text = self._has_text or fold.has_text or any(isinstance(event, TextAdded) for event in closing)
             self._ended = outcome_of_failure(error, has_text=has_text)
-            self._tell(*closing)
+            self._say(*closing)
         self._has_text = self._has_text or fold.has_text
 
-    def hear(self, deltas: Sequence[Delta]) -> bool:
-        """What the model says. Part of `Listener`, as is the next."""
+    def push(self, deltas: Sequence[Delta]) -> bool:
+        """What the model says: the loop is the sink of its own call."""
         self._fold.extend(deltas)
         output_bytes = self._output_bytes
         for delta in deltas:
@@ -169,14 +154,14 @@ class Loop:
             if kind is TextAdded or kind is ArgumentsAdded or kind is ReasoningAdded:
                 output_bytes += len(delta.text)  # type: ignore[union-attr]
         self._output_bytes = output_bytes
-        is_keeping_up = self._telling.tell(deltas)
+        is_keeping_up = self._sink.push(deltas)
         if self._output_bytes > self._max_output_bytes:
             raise _EnoughError
         return is_keeping_up
 
-    async def catch_up(self) -> None:
-        """Wait until what was told is durable."""
-        await self._telling.settle()
+    async def drain(self) -> None:
+        """Wait until all that was said is durable."""
+        await self._sink.drain()
 
     def _call(self, turn: int) -> ModelCall:
         request, agent = self._request, self._agent
@@ -204,7 +189,7 @@ class Loop:
         assert answered is not None, "an upstream that returns without error has said how the turn ended"
         match answered.finish:
             case "length" | "content_filter" | "refusal":
-                self._tell(*drop_calls(fold.calls, _CUT[answered.finish], after_text=fold.has_text))
+                self._say(*drop_calls(fold.calls, _CUT[answered.finish], after_text=fold.has_text))
                 self._ended = _cut_outcome(answered.finish)
             case "stop" | "tool_calls":
                 message = fold.message()
@@ -226,7 +211,7 @@ class Loop:
                 continue
             if self._tool_calls >= limit:
                 self._ended = Incomplete(reason="max_tool_calls")
-                self._tell(self._result(call, NOT_CARRIED_OUT, failed=True, executed_at_all=False))
+                self._say(self._result(call, NOT_CARRIED_OUT, failed=True, executed_at_all=False))
                 continue
             self._tool_calls += 1
             await self._tool(call)
@@ -239,27 +224,27 @@ class Loop:
             self._check_known(call.name)
             arguments = _parse_arguments(call.arguments)
         except ToolError as error:
-            self._tell(self._result(call, error.message, failed=True, executed_at_all=False))
+            self._say(self._result(call, error.message, failed=True, executed_at_all=False))
             return
         policy = self._agent.policy.of(call.name)
         if policy == "ask" and self._request.can_ask:
             seconds = self._agent.settings.approval_seconds
-            self._tell(ApprovalAsked(call_id=call.id, name=call.name, arguments=call.arguments, seconds=seconds))
+            self._say(ApprovalAsked(call_id=call.id, name=call.name, arguments=call.arguments, seconds=seconds))
             self._controls.patient = True
             try:
                 approved = await self._controls.questions.ask(call.id, seconds)
             finally:
                 self._controls.patient = False
             by = "client" if approved is not None else "timeout"
-            self._tell(
+            self._say(
                 ApprovalAnswered(call_id=call.id, approved=bool(approved), by="client" if by == "client" else "timeout")
             )
             if not approved:
-                self._tell(self._result(call, _DENIED[by], failed=True, executed_at_all=False))
+                self._say(self._result(call, _DENIED[by], failed=True, executed_at_all=False))
                 return
         elif policy != "auto":
             why = _DENIED["policy" if policy == "deny" else "nobody"]
-            self._tell(self._result(call, why, failed=True, executed_at_all=False))
+            self._say(self._result(call, why, failed=True, executed_at_all=False))
             return
         await self._carry_out(call, arguments)
 
@@ -271,9 +256,9 @@ class Loop:
     async def _carry_out(self, call: ToolCall, arguments: dict[str, Any]) -> None:
         tools, clock = self._agent.tools, self._agent.clock
         label = tools.label(call.name, arguments)
-        self._tell(ToolStarted(call_id=call.id, name=call.name, arguments=call.arguments, label=label))
+        self._say(ToolStarted(call_id=call.id, name=call.name, arguments=call.arguments, label=label))
         # Whatever it does, after a crash the log knows that it was begun (R8).
-        await self._telling.settle()
+        await self._sink.drain()
         context = ToolContext(
             run=self._request.run,
             session=self._request.session,
@@ -289,7 +274,7 @@ class Loop:
         finally:
             self._controls.patient = False
         seconds = round(clock.monotonic() - began, 6)
-        self._tell(self._result(call, output, failed=failed, seconds=seconds))
+        self._say(self._result(call, output, failed=failed, seconds=seconds))
 
     def _result(
         self, call: ToolCall, output: str, *, failed: bool, seconds: float = 0.0, executed_at_all: bool = True

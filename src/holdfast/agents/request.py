@@ -53,5 +53,7 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     """P7: at most the newest 100 messages."""
     trace_parent: str = ""
     """The caller's W3C trace context (`traceparent`), for S10."""
+    metadata: dict[str, str] = {}
+    """The client's own notes on the run."""
     echo: dict[str, Any] = {}
-    """Request parameters that an API repeats in its answers."""
+    """What its surface needs to say again in every answer about it; only that surface reads it."""

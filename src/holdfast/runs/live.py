@@ -78,18 +78,18 @@ class LiveRun:
             return "queued"
         return "waiting_approval" if self.recorder.transcript.approvals else "running"
 
-    def tell(self, events: Sequence[Event]) -> bool:
-        """What the loop says: a sign of life, and recorded. Part of `Telling`, as is the next."""
+    def push(self, events: Sequence[Event]) -> bool:
+        """What the loop says: a sign of life, and recorded."""
         self.active_at = self._clock.monotonic()
         if events:
             if self.first_delta_at is None and any(isinstance(event, CONTENT_DELTAS) for event in events):
                 self.first_delta_at = self.active_at
-            return self.recorder.append(events)
+            return self.recorder.push(events)
         return True
 
-    async def settle(self) -> None:
-        """Wait until all that was told is durable."""
-        await self.recorder.settle()
+    async def drain(self) -> None:
+        """Wait until all that was pushed is durable."""
+        await self.recorder.drain()
         if self.recorder.failure is not None:
             raise self.recorder.failure
 

@@ -39,7 +39,7 @@ async def _close(store: Store, record: RunRecord, clock: Clock) -> None:
     transcript = await read_transcript(store, record.id)
     outcome = Incomplete(reason="server_restart")
     end = EventNumber(transcript.events)
-    keep_open = frozenset(record.echo.get("client_tools", ()))
+    keep_open = frozenset(record.client_tools)
     events: list[Event] = close_interrupted(transcript, outcome, keep_open)
     for event in events:
         transcript.add(event)

@@ -142,7 +142,7 @@ class Supervisor:
             if live.task is not None:
                 await asyncio.wait([live.task])
             self._forget(live)
-            live.recorder.give_up()
+            live.recorder.abandon()
             if not isinstance(error, Exception):
                 asker.cancel()
                 raise
@@ -194,7 +194,7 @@ class Supervisor:
         live.begun = True
         request = live.request
         try:
-            live.recorder.append([RunStarted(run=request.run, session=request.session, model=request.model)])
+            live.recorder.push([RunStarted(run=request.run, session=request.session, model=request.model)])
             if live.interruption is None:
                 await turn
             live.executing = True
@@ -211,7 +211,7 @@ class Supervisor:
             outcome = Failed(reason="internal", message=f"{type(error).__name__}: {error}")
         live.closing = True
         self._meter.upstream_closed(live, self._clock.monotonic())
-        await live.recorder.land()
+        await live.recorder.await_commit()
         if not live.created.done():
             await asyncio.wait([live.created])
         if live.withdrawn:
@@ -227,7 +227,7 @@ class Supervisor:
 
     async def _run(self, live: LiveRun) -> Outcome:
         history = await self._history(live)
-        return await Loop(self._agent, live.request, history, live.controls, telling=live).run()
+        return await Loop(self._agent, live.request, history, live.controls, sink=live).run()
 
     async def _history(self, live: LiveRun) -> Sequence[Message]:
         request = live.request
@@ -236,7 +236,7 @@ class Supervisor:
         try:
             return await read_history(self._store, request)
         except StoreError as error:
-            live.recorder.append([Warned(message=f"The stored history could not be read: {error.message}")])
+            live.recorder.push([Warned(message=f"The stored history could not be read: {error.message}")])
             return ()
 
     def _forget(self, live: LiveRun) -> None:
@@ -305,7 +305,7 @@ class Supervisor:
 
     async def _ended(self, live: LiveRun) -> None:
         while not live.recorder.closed:
-            await live.recorder.grown()
+            await live.recorder.changed()
 
     def answer(self, run: RunId, call: CallId | None, approved: bool) -> CallId:
         """Approve or deny a waiting call (R12).
@@ -422,9 +422,9 @@ def _record(request: RunRequest, now: float) -> RunRecord:
         parent=request.parent,
         rooted=request.rooted,
         instructions=request.instructions,
-        echo={**request.echo, "client_tools": [tool.name for tool in request.client_tools]}
-        if request.client_tools
-        else request.echo,
+        client_tools=tuple(tool.name for tool in request.client_tools),
+        metadata=request.metadata,
+        echo=request.echo,
         ephemeral=request.ephemeral,
         conversation=request.conversation,
     )

@@ -26,8 +26,12 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     rooted: bool = False
     """With parent None: the input begins a new path instead of following the session's newest message."""
     instructions: str = ""
+    client_tools: tuple[str, ...] = ()
+    """C11: the names of the client's own tools; calls of these are the client's to answer."""
+    metadata: dict[str, str] = {}
+    """The client's own notes on the run."""
     echo: dict[str, Any] = {}
-    """Request parameters that an API repeats in its answers."""
+    """What its surface needs to say again in every answer about it; only that surface reads it."""
     ephemeral: bool = False
     """`store: false`: nothing is kept once it has ended and been read, and no session moves."""
     conversation: str | None = None

@@ -10,7 +10,8 @@ from collections.abc import AsyncGenerator, Iterable, Sequence
 from holdfast.errors import UpstreamError
 from holdfast.events import Answered, Delta, TextAdded
 from holdfast.messages import Usage
-from holdfast.upstream.port import Listener, ModelCall, Upstream, say
+from holdfast.sinks import DeltaSink, send
+from holdfast.upstream.port import ModelCall, Upstream
 
 Step = Sequence[Delta] | UpstreamError | asyncio.Event | float
 """A batch to say, an error to raise, an event to wait for, or seconds to wait. A turn that ends without
@@ -74,7 +75,7 @@ class ScriptedUpstream:
                 await self._changed.wait()
         return self.calls[count - 1]
 
-    async def ask(self, call: ModelCall, listener: Listener) -> None:
+    async def ask(self, call: ModelCall, sink: DeltaSink) -> None:
         """Play the next turn."""
         self.calls.append(call)
         self._changed.set()
@@ -95,7 +96,7 @@ class ScriptedUpstream:
                     case float() | int():
                         await asyncio.sleep(step)
                     case _:
-                        await say(listener, step)
+                        await send(sink, step)
             whole = True
         finally:
             self.open_streams -= 1
@@ -108,16 +109,16 @@ class ScriptedUpstream:
 
 
 class _Reader:
-    """A listener that hears a batch only when somebody reads it."""
+    """A sink that hears a batch only when somebody reads it."""
 
     def __init__(self) -> None:
         self.batches: asyncio.Queue[Sequence[Delta] | None] = asyncio.Queue()
 
-    def hear(self, deltas: Sequence[Delta]) -> bool:
+    def push(self, deltas: Sequence[Delta]) -> bool:
         self.batches.put_nowait(deltas)
         return False
 
-    async def catch_up(self) -> None:
+    async def drain(self) -> None:
         await self.batches.join()
 
 

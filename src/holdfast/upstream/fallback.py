@@ -10,9 +10,10 @@ import msgspec
 
 from holdfast.errors import ProviderRefusedError, UpstreamError
 from holdfast.events import FellBack
+from holdfast.sinks import DeltaSink, send
 from holdfast.upstream.failures import CONTEXT_LENGTH_EXCEEDED
-from holdfast.upstream.port import Listener, ModelCall, Upstream, say
-from holdfast.upstream.retry import Heard
+from holdfast.upstream.port import ModelCall, Upstream
+from holdfast.upstream.retry import DeliveryWatch
 
 _BAD_REQUESTS: Final = frozenset({400, 413, 422})
 
@@ -33,20 +34,20 @@ class FallbackUpstream:
         self._inner = inner
         self._fallbacks_of = fallbacks_of
 
-    def ask(self, call: ModelCall, listener: Listener) -> Awaitable[None]:
+    def ask(self, call: ModelCall, sink: DeltaSink) -> Awaitable[None]:
         """Ask one model after the other until one has something to show."""
         fallbacks = self._fallbacks_of(call.model)
-        return self._ask_any(call, (call.model, *fallbacks), listener) if fallbacks else self._inner.ask(call, listener)
+        return self._ask_any(call, (call.model, *fallbacks), sink) if fallbacks else self._inner.ask(call, sink)
 
-    async def _ask_any(self, call: ModelCall, models: Sequence[str], listener: Listener) -> None:
+    async def _ask_any(self, call: ModelCall, models: Sequence[str], sink: DeltaSink) -> None:
         first: UpstreamError | None = None
         for place, model in enumerate(models):
-            heard = Heard(listener)
+            watch = DeliveryWatch(sink)
             try:
-                await self._inner.ask(msgspec.structs.replace(call, model=model), heard)
+                await self._inner.ask(msgspec.structs.replace(call, model=model), watch)
                 return
             except UpstreamError as error:
-                if heard.has_delivered:
+                if watch.has_delivered:
                     raise
                 first = first or error
                 if place + 1 == len(models) or not is_worth_another_model(error):
@@ -54,7 +55,7 @@ class FallbackUpstream:
                         raise
                     raise first from error
                 message = error.message
-            await say(listener, [FellBack(from_model=model, to_model=models[place + 1], error=message)])
+            await send(sink, [FellBack(from_model=model, to_model=models[place + 1], error=message)])
 
     async def aclose(self) -> None:
         """Close the inner one."""

@@ -28,7 +28,8 @@ from holdfast.errors import (
     UpstreamError,
 )
 from holdfast.events import Delta, UpstreamRetried
-from holdfast.upstream.port import Listener, ModelCall, say
+from holdfast.sinks import DeltaSink, send
+from holdfast.upstream.port import ModelCall
 from holdfast.upstream.protocols.codec import Codec, Decoder
 from holdfast.upstream.providers import Provider
 from holdfast.upstream.stream_reader import AFTER_FINISH_SECONDS, Reading, named
@@ -89,8 +90,8 @@ class HttpUpstream:
         self._stream_head = self._head("text/event-stream")
         self._plain_head = self._head("application/json")
 
-    async def ask(self, call: ModelCall, listener: Listener) -> None:
-        """Ask, and tell what each read brings; a model that cannot stream is asked for a plain answer (U10)."""
+    async def ask(self, call: ModelCall, sink: DeltaSink) -> None:
+        """Ask, and push what each read brings; a model that cannot stream is asked for a plain answer (U10)."""
         call = self._own(call)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._settings.first_byte_seconds
@@ -100,19 +101,19 @@ class HttpUpstream:
                 answer = await self._ask(call, deadline, stream=True)
             except StreamingUnsupportedError as error:
                 self._unable_to_stream.add(call.model)
-                told = error.message
-                await say(listener, [UpstreamRetried(model=self._name(call), attempt=1, error=told, wait_seconds=0.0)])
+                reason = error.message
+                await send(sink, [UpstreamRetried(model=self._name(call), attempt=1, error=reason, wait_seconds=0.0)])
         if answer is None:
-            await say(listener, await self._ask_plainly(call))
+            await send(sink, await self._ask_plainly(call))
             return
         watchdog = Watchdog(answer, deadline - loop.time(), self._late)
-        reading = self._reading(call, listener, watchdog)
+        reading = self._reading(call, sink, watchdog)
         try:
             if answer.content_type.endswith("json"):
                 # Asked to stream, and it answered in one piece; that is an answer too.
                 deltas = self._parse_answer(await self._read_whole(answer, watchdog), call)
                 reading.is_whole = True
-                await say(listener, deltas)
+                await send(sink, deltas)
                 return
             while not reading.is_over:
                 watchdog.is_waiting = True
@@ -123,7 +124,7 @@ class HttpUpstream:
                     reading.end(self._lost(error))
                 if not reading.is_over:
                     watchdog.is_waiting = False
-                    await listener.catch_up()
+                    await sink.drain()
                     watchdog.heard_at = loop.time()
             if reading.failure is not None:
                 raise self._refused(reading.failure)
@@ -131,11 +132,11 @@ class HttpUpstream:
             watchdog.close()
             self._part(answer, whole=reading.is_whole)
 
-    def _reading(self, call: ModelCall, listener: Listener, watchdog: Watchdog) -> Reading:
+    def _reading(self, call: ModelCall, sink: DeltaSink, watchdog: Watchdog) -> Reading:
         lenient = self._lenient
         return Reading(
             self._codec.make_decoder(call),
-            listener,
+            sink,
             watchdog,
             model=self._name(call),
             stall_seconds=self._settings.stall_seconds,

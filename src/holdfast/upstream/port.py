@@ -1,16 +1,16 @@
-"""The port to a model: a call goes in, batches of deltas are heard.
+"""The port to a model: a call goes in, and its sink is pushed the deltas.
 
 Implementations are HTTP, the built-in demo model and the scripted one for tests; wrappers add retries and fallback.
 Sits on the vocabulary; knows no run, no store and no HTTP surface.
 """
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable
 from typing import Any, Literal, Protocol
 
 import msgspec
 
-from holdfast.events import Delta
 from holdfast.messages import Message, ToolSpec
+from holdfast.sinks import DeltaSink
 
 
 class NamedTool(msgspec.Struct, frozen=True):
@@ -64,25 +64,13 @@ class ModelCall(msgspec.Struct, frozen=True, kw_only=True):
     options: Options = Options()
 
 
-class Listener(Protocol):
-    """Who hears an answer. Called for every token, so that it is a plain call, in the step in which the token came."""
-
-    def hear(self, deltas: Sequence[Delta]) -> bool:
-        """Take what came. False: no more, please, before `catch_up` has been awaited. What it raises ends the call."""
-        ...
-
-    async def catch_up(self) -> None:
-        """Wait until more may be said."""
-        ...
-
-
 class Upstream(Protocol):
     """Something that answers model calls."""
 
-    def ask(self, call: ModelCall, listener: Listener) -> Awaitable[None]:
-        """Ask, and let the listener hear what comes: a batch per socket read, `Answered` last. Then the call is over.
+    def ask(self, call: ModelCall, sink: DeltaSink) -> Awaitable[None]:
+        """Ask, and push what comes: all that a socket read brought at once, `Answered` last. Then the call is over.
 
-        A batch may be empty: something came that carries no delta, and it still counts as activity (U7).
+        A push may be empty: something came that carries no delta, and it still counts as activity (U7).
         Cancelling whoever awaits it closes the connection at once (U17).
 
         Raises:
@@ -93,9 +81,3 @@ class Upstream(Protocol):
     async def aclose(self) -> None:
         """Release connections kept for later calls."""
         ...
-
-
-async def say(listener: Listener, deltas: Sequence[Delta]) -> None:
-    """Let the listener hear something, at its own pace."""
-    if not listener.hear(deltas):
-        await listener.catch_up()

@@ -4,7 +4,7 @@ Wraps one model's upstream. Once a content delta has been handed on, every error
 the injected clock only; opens no connection.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import Final
 
@@ -13,7 +13,8 @@ from msgspec.structs import replace
 from holdfast.clock import Clock
 from holdfast.errors import ProviderRefusedError, TransportLostError, UpstreamError
 from holdfast.events import CONTENT_DELTAS, Answered, Delta, UpstreamRetried
-from holdfast.upstream.port import Listener, ModelCall, Upstream, say
+from holdfast.sinks import DeltaSink, send
+from holdfast.upstream.port import ModelCall, Upstream
 
 BASE_SECONDS: Final = 0.5
 CAP_SECONDS: Final = 8.0
@@ -41,18 +42,18 @@ class RetryingUpstream:
         self._clock = clock
         self._random = random
 
-    async def ask(self, call: ModelCall, listener: Listener) -> None:
+    async def ask(self, call: ModelCall, sink: DeltaSink) -> None:
         """Ask, and ask again."""
         first: UpstreamError | None = None
         attempt = 0
         while True:
             attempt += 1
-            tried = _Try(listener, attempt)
+            watch = _Attempt(sink, attempt)
             try:
-                await self._inner.ask(call, tried)
+                await self._inner.ask(call, watch)
                 return
             except UpstreamError as error:
-                if tried.has_delivered:
+                if watch.has_delivered:
                     raise
                 wait = self._wait_seconds(error, attempt)
                 if not is_transient(error) or wait is None:
@@ -64,7 +65,7 @@ class RetryingUpstream:
                         raise
                     raise first from error
                 message = error.message
-            await say(listener, [UpstreamRetried(model=call.model, attempt=attempt, error=message, wait_seconds=wait)])
+            await send(sink, [UpstreamRetried(model=call.model, attempt=attempt, error=message, wait_seconds=wait)])
             await self._clock.sleep(wait)
 
     def _wait_seconds(self, error: UpstreamError, attempt: int) -> float | None:
@@ -80,41 +81,41 @@ class RetryingUpstream:
         await self._inner.aclose()
 
 
-class Heard:
-    """Listens on behalf of somebody, and notes whether there was anything to see."""
+class DeliveryWatch:
+    """Passes on to another sink, and notes whether there was anything to see."""
 
-    __slots__ = ("_listener", "catch_up", "has_delivered", "hear")
+    __slots__ = ("_sink", "drain", "has_delivered", "push")
 
-    def __init__(self, listener: Listener) -> None:
-        self._listener = listener
+    def __init__(self, sink: DeltaSink) -> None:
+        self._sink = sink
         self.has_delivered = False
         """Somebody has seen something of it."""
-        self.hear = self._hear_first
-        self.catch_up = listener.catch_up
+        self.push: Callable[[Sequence[Delta]], bool] = self._push_first
+        self.drain = sink.drain
 
-    def _hear_first(self, deltas: Sequence[Delta]) -> bool:
+    def _push_first(self, deltas: Sequence[Delta]) -> bool:
         if is_visible(deltas):
             self.has_delivered = True
             # From here on nobody stands in between.
-            self.hear = self._listener.hear
-        return self._listener.hear(deltas)
+            self.push = self._sink.push
+        return self._sink.push(deltas)
 
 
-class _Try(Heard):
+class _Attempt(DeliveryWatch):
     """One try: what nobody can see yet (sealed reasoning, say) is held back, as it would stand twice if it failed."""
 
     __slots__ = ("_attempt", "_held")
 
-    def __init__(self, listener: Listener, attempt: int) -> None:
-        super().__init__(listener)
+    def __init__(self, sink: DeltaSink, attempt: int) -> None:
+        super().__init__(sink)
         self._attempt = attempt
         self._held: list[Delta] = []
 
-    def _hear_first(self, deltas: Sequence[Delta]) -> bool:
+    def _push_first(self, deltas: Sequence[Delta]) -> bool:
         if is_visible(deltas):
-            return super()._hear_first([*self._held, *deltas] if self._held else deltas)
+            return super()._push_first([*self._held, *deltas] if self._held else deltas)
         self._held += (delta for delta in deltas if not isinstance(delta, UpstreamRetried))
-        return self._listener.hear(
+        return self._sink.push(
             [replace(delta, attempt=self._attempt) for delta in deltas if isinstance(delta, UpstreamRetried)]
         )
 

@@ -10,10 +10,11 @@ from random import Random
 from holdfast.clock import Clock, SystemClock
 from holdfast.config import Settings, StreamSettings
 from holdfast.errors import ConfigError, ProviderRefusedError
+from holdfast.sinks import DeltaSink
 from holdfast.upstream.demo.upstream import DemoUpstream
 from holdfast.upstream.fallback import FallbackUpstream
 from holdfast.upstream.http import HttpUpstream
-from holdfast.upstream.port import Listener, ModelCall, Upstream
+from holdfast.upstream.port import ModelCall, Upstream
 from holdfast.upstream.providers import PROVIDERS, Provider, resolve_provider
 from holdfast.upstream.retry import RetryingUpstream
 
@@ -74,9 +75,9 @@ class ModelRouter:
             return own.fallbacks
         return self._settings.fallbacks if model == self._settings.model else ()
 
-    def ask(self, call: ModelCall, listener: Listener) -> Awaitable[None]:
+    def ask(self, call: ModelCall, sink: DeltaSink) -> Awaitable[None]:
         """Ask the call's model, and its fallbacks after it."""
-        return self._upstream.ask(call, listener)
+        return self._upstream.ask(call, sink)
 
     async def aclose(self) -> None:
         """Close every stack that was built."""
@@ -100,7 +101,7 @@ class _Stacks:
         self._clock = clock
         self._random = random
 
-    def ask(self, call: ModelCall, listener: Listener) -> Awaitable[None]:
+    def ask(self, call: ModelCall, sink: DeltaSink) -> Awaitable[None]:
         name = call.model.partition("/")[0]
         stack = self._stacks.get(name)
         if stack is None:
@@ -111,7 +112,7 @@ class _Stacks:
                 raise ProviderRefusedError(error.message, status=404, code="model_not_found") from None
             stack = RetryingUpstream(http, self._settings.retries, self._clock, self._random)
             self._stacks[name] = stack
-        return stack.ask(call, listener)
+        return stack.ask(call, sink)
 
     async def aclose(self) -> None:
         stacks, self._stacks = self._stacks, {}

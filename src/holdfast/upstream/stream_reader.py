@@ -1,4 +1,4 @@
-"""Reading one streamed answer: bytes in, deltas to the listener, in the step in which they came (U5, U11, U14).
+"""Reading one streamed answer: bytes in, deltas to the sink, in the step in which they came (U5, U11, U14).
 
 The connection calls `take` with what every read brings, so that the usual piece, some words in the middle of an answer,
 has a short way. `http` sits above: it decides what becomes of the connection.
@@ -12,7 +12,7 @@ import msgspec
 
 from holdfast.errors import ProtocolError, TransportLostError, UpstreamError
 from holdfast.events import Answered, Delta
-from holdfast.upstream.port import Listener
+from holdfast.sinks import DeltaSink
 from holdfast.upstream.protocols.codec import Decoder
 from holdfast.upstream.transport.watchdog import Watchdog
 
@@ -30,10 +30,10 @@ class Reading:
         "_frames",
         "_is_flowing",
         "_kept",
-        "_listener",
         "_make_lenient",
         "_model",
         "_silence",
+        "_sink",
         "_stall_seconds",
         "_time",
         "_watchdog",
@@ -45,7 +45,7 @@ class Reading:
     def __init__(
         self,
         decoder: Decoder,
-        listener: Listener,
+        sink: DeltaSink,
         watchdog: Watchdog,
         *,
         model: str,
@@ -65,7 +65,7 @@ class Reading:
         self.failure: UpstreamError | None = None
         """Why it is over, if it is no good end."""
         self._decoder = decoder
-        self._listener = listener
+        self._sink = sink
         self._watchdog = watchdog
         self._make_lenient = make_lenient
         self._model = model
@@ -86,7 +86,7 @@ class Reading:
                 return True  # Comments are no sign of life (U14).
             self._frames = decoder.frames
             self._watchdog.heard_at = self._time()
-            return self._listener.hear(deltas)
+            return self._sink.push(deltas)
         return self._take_unusual(data, deltas, decoder.failure)
 
     def end(self, lost: UpstreamError | None) -> None:
@@ -130,7 +130,7 @@ class Reading:
         self._frames = decoder.frames
         self._is_flowing = self._make_lenient is None
         self._watchdog.heard_at = self._time()
-        return self._listener.hear(deltas) and not self.is_over
+        return self._sink.push(deltas) and not self.is_over
 
 
 def named(deltas: Sequence[Delta], model: str) -> list[Delta]:

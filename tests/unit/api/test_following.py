@@ -106,8 +106,8 @@ class LiveLog:
         self.wire.left += 1
 
     async def say(self, *words: str) -> None:
-        self.recorder.append([TextAdded(text=word) for word in words])
-        await self.recorder.settle()
+        self.recorder.push([TextAdded(text=word) for word in words])
+        await self.recorder.drain()
 
     async def end(self) -> None:
         await self.recorder.close(lambda transcript: [], Completed(), ())
@@ -157,9 +157,12 @@ class Witness:
         self.seen: list[str] = []
         self.told_batches = 0
 
-    def told(self, batch: Batch | None) -> None:
+    def push(self, batch: Batch) -> None:
         self.seen = self.wire.words
         self.told_batches += 1
+
+    def abandon(self) -> None:
+        raise AssertionError("the log is not given up")
 
 
 async def test_what_is_durable_is_sent_in_the_same_step() -> None:
@@ -196,7 +199,7 @@ async def test_a_whole_log_is_sent_from_memory_and_from_the_store() -> None:
     async with unread_log(wire := Borrowed()) as log:
         for start in range(0, len(words), 64):
             await log.say(*words[start : start + 64])
-        assert log.recorder.newest(BEFORE_FIRST) is None, "the beginning is in the store alone"
+        assert log.recorder.read_tail(BEFORE_FIRST) is None, "the beginning is in the store alone"
         await log.end()
         await log.stream()
     assert wire.words == words

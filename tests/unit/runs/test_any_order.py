@@ -21,8 +21,9 @@ from holdfast.outcomes import Cancelled
 from holdfast.runs.log.subscription import Subscription
 from holdfast.runs.metrics import Meter
 from holdfast.runs.supervisor import Supervisor
+from holdfast.sinks import DeltaSink, send
 from holdfast.store.memory import MemoryStore
-from holdfast.upstream.port import Listener, ModelCall, say
+from holdfast.upstream.port import ModelCall
 from tests.runs_world import FEW, ScriptedTools, calls_tool
 
 Step = Sequence[Delta] | UpstreamError
@@ -35,14 +36,14 @@ class DrivenUpstream:
         self.steps: asyncio.Queue[Step] = asyncio.Queue()
         self.open = 0
 
-    async def ask(self, call: ModelCall, listener: Listener) -> None:
+    async def ask(self, call: ModelCall, sink: DeltaSink) -> None:
         self.open += 1
         try:
             while True:
                 step = await self.steps.get()
                 if isinstance(step, UpstreamError):
                     raise step
-                await say(listener, step)
+                await send(sink, step)
                 if any(isinstance(delta, Answered) for delta in step):
                     return
         finally:

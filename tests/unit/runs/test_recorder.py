@@ -56,17 +56,17 @@ async def recording() -> tuple[Recorder, SlowLog]:
 async def test_the_first_token_takes_the_start_of_the_run_along() -> None:
     """R1: in one commit, at once, also when the model has said everything with it."""
     recorder, log = await recording()
-    recorder.append([STARTED])
-    recorder.append([TURN])
+    recorder.push([STARTED])
+    recorder.push([TURN])
     assert log.handed_over == []
-    recorder.append([*words("all"), ANSWERED])
+    recorder.push([*words("all"), ANSWERED])
     assert log.handed_over == [[STARTED, TURN, *words("all"), ANSWERED]]
 
 
 async def test_a_start_that_nothing_follows_is_saved_all_the_same() -> None:
     """R1: a model that is silent for long."""
     recorder, log = await recording()
-    recorder.append([STARTED])
+    recorder.push([STARTED])
     await asyncio.sleep(0.05)
     assert log.handed_over == [[STARTED]]
 
@@ -74,26 +74,26 @@ async def test_a_start_that_nothing_follows_is_saved_all_the_same() -> None:
 async def test_a_token_alone_goes_at_once_and_those_that_come_during_its_commit_go_together() -> None:
     """R1: and a moment later, with what that moment brings."""
     recorder, log = await recording()
-    recorder.append(words("one"))
+    recorder.push(words("one"))
     assert log.handed_over == [words("one")]
-    recorder.append(words("two"))
+    recorder.push(words("two"))
     await log.commit()
     assert recorder.end == 1
-    recorder.append(words("three"))
+    recorder.push(words("three"))
     assert len(log.handed_over) == 1
     await asyncio.sleep(0.02)
     assert log.handed_over[1:] == [words("two", "three")]
     await log.commit()
-    recorder.append(words("four"))
+    recorder.push(words("four"))
     assert log.handed_over[2:] == [words("four")]
 
 
 async def test_whoever_waits_for_the_log_waits_for_what_rests_too() -> None:
     """R8: a tool begins when all that was told is saved."""
     recorder, log = await recording()
-    recorder.append(words("one"))
-    recorder.append(words("two"))
-    settling = asyncio.get_running_loop().create_task(recorder.settle())
+    recorder.push(words("one"))
+    recorder.push(words("two"))
+    settling = asyncio.get_running_loop().create_task(recorder.drain())
     await asyncio.sleep(0)
     await log.commit()
     assert log.handed_over[1:] == [words("two")]
@@ -107,9 +107,9 @@ async def test_whoever_waits_for_the_log_waits_for_what_rests_too() -> None:
 async def test_the_end_of_the_run_goes_with_its_last_words() -> None:
     """R6: one commit for both."""
     recorder, log = await recording()
-    recorder.append([STARTED, *words("one")])
+    recorder.push([STARTED, *words("one")])
     await log.commit()
-    recorder.append([*words("two"), ANSWERED])
+    recorder.push([*words("two"), ANSWERED])
     assert len(log.handed_over) == 1
     await recorder.close(lambda transcript: [], Completed(), ())
     assert [type(event).__name__ for event in log.handed_over[1]] == ["TextAdded", "Answered", "RunEnded"]
@@ -119,9 +119,9 @@ async def test_the_transcript_is_whole_whenever_somebody_looks() -> None:
     """R5: also of what is no longer in memory, and looking changes nothing."""
     recorder, log = await recording()
     expected = Transcript()
-    recorder.append([STARTED, TURN])
+    recorder.push([STARTED, TURN])
     for number in range(3 * TAIL_EVENTS):
-        recorder.append(words(f"{number} "))
+        recorder.push(words(f"{number} "))
         await recorder_commits(recorder, log)
         if number % 100 == 50:
             assert recorder.transcript.text.endswith(f"{number} ")
@@ -135,7 +135,7 @@ async def test_the_transcript_is_whole_whenever_somebody_looks() -> None:
 
 
 async def recorder_commits(recorder: Recorder, log: SlowLog) -> None:
-    settling = asyncio.get_running_loop().create_task(recorder.settle())
+    settling = asyncio.get_running_loop().create_task(recorder.drain())
     await asyncio.sleep(0)
     await log.commit()
     await settling
@@ -147,7 +147,7 @@ async def test_a_first_batch_larger_than_the_tail_is_told_whole() -> None:
     many = words(*(f"{number} " for number in range(3 * TAIL_EVENTS)))
     subscription = Subscription(RUN, log, recorder, BEFORE_FIRST)
     for round_ in range(3):
-        recorder.append(many)
+        recorder.push(many)
         await recorder_commits(recorder, log)
         assert recorder.end == (round_ + 1) * len(many)
         assert len(recorder.tail) == 1
@@ -158,14 +158,14 @@ async def test_a_first_batch_larger_than_the_tail_is_told_whole() -> None:
     assert recorder.transcript.events == 3 * len(many)
 
 
-class Follower:
-    """Hears, and reads what it has missed."""
+class Following:
+    """Is pushed to, and reads what it has missed."""
 
     def __init__(self) -> None:
         self.heard: list[Batch] = []
         self.halts = 0
 
-    def hear(self, batches: list[Batch]) -> bool:
+    def push(self, batches: list[Batch]) -> bool:
         self.heard += batches
         return True
 
@@ -176,12 +176,12 @@ class Follower:
 async def test_a_follower_is_not_told_what_does_not_follow() -> None:
     """R7: rather than miss something, it reads."""
     recorder, log = await recording()
-    subscription, follower = Subscription(RUN, log, recorder, BEFORE_FIRST), Follower()
+    subscription, follower = Subscription(RUN, log, recorder, BEFORE_FIRST), Following()
     assert subscription.follow(follower)
-    subscription.told(Batch(EventNumber(3), 0.0, words("three")))
+    subscription.push(Batch(EventNumber(3), 0.0, words("three")))
     assert (follower.heard, follower.halts) == ([], 1)
-    recorder.append(words("zero"))
+    recorder.push(words("zero"))
     await log.commit()
     assert follower.heard == []
-    assert [event for batch in subscription.newest() or [] for event in batch.events] == words("zero")
+    assert [event for batch in subscription.read_tail() or [] for event in batch.events] == words("zero")
     assert subscription.follow(follower)

@@ -268,12 +268,12 @@ def make_certificate(directory: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
     return server, ssl.create_default_context(cafile=str(file))
 
 
-def serve_and_stop_reading(listener: socket.socket, context: ssl.SSLContext, answer: bytes, asked: Event) -> float:
+def serve_and_stop_reading(sink: socket.socket, context: ssl.SSLContext, answer: bytes, asked: Event) -> float:
     """Take one TLS request, send an answer, never speak TLS again, and say when the TCP connection was gone.
 
     A provider that hangs does not answer a goodbye; only the end of the connection itself reaches it.
     """
-    raw, _ = listener.accept()
+    raw, _ = sink.accept()
     watched = raw.dup()
     watched.settimeout(5.0)
     with context.wrap_socket(raw, server_side=True) as connection, watched:
@@ -295,12 +295,12 @@ async def leave_over_tls(directory: Path, answer: bytes) -> float:
     server_side, client_side = make_certificate(directory)
 
     asked = Event()
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        url = f"https://127.0.0.1:{listener.getsockname()[1]}/v1"
+    with socket.create_server(("127.0.0.1", 0)) as sink:
+        url = f"https://127.0.0.1:{sink.getsockname()[1]}/v1"
         known = Provider(name="scripted", protocol="chat_completions", base_url=url)
         upstream = HttpUpstream(known, known.make_codec(), QUICK, make_tls=lambda: client_side)
         loop = asyncio.get_running_loop()
-        served = loop.run_in_executor(None, serve_and_stop_reading, listener, server_side, answer, asked)
+        served = loop.run_in_executor(None, serve_and_stop_reading, sink, server_side, answer, asked)
         task = loop.create_task(hear(upstream))
         assert await asyncio.to_thread(asked.wait, 5.0)
         await asyncio.sleep(0.05)

@@ -71,7 +71,7 @@ async def _make_request(
         # Whoever reads a stream can be shown the question, and a run that outlives its client can be asked about.
         can_ask=chat.stream or on_disconnect == "continue",
         ephemeral=not chat.store,
-        echo={"metadata": chat.options.metadata} if chat.options.metadata else {},
+        metadata=chat.options.metadata or {},
     )
     try:
         if session is not None:

@@ -4,8 +4,6 @@ Decides the session, the message that the input follows, and what is carried for
 """
 
 import hashlib
-from collections.abc import Mapping
-from typing import Any
 
 import msgspec
 from starlette.requests import HTTPConnection
@@ -14,7 +12,7 @@ from holdfast.agents.request import LanePolicy
 from holdfast.api.requests.headers import header_text
 from holdfast.api.requests.targets import named_session
 from holdfast.api.responses.lookup import find_record, find_run
-from holdfast.api.responses.response_object import ECHO_CARRIED, ECHO_RESPONSE, ECHO_SYSTEM
+from holdfast.api.responses.response_object import ResponseEcho, parse_echo
 from holdfast.api.responses.schema import Wanted
 from holdfast.api.service import Service
 from holdfast.errors import RequestError
@@ -87,14 +85,15 @@ async def _after_response(service: Service, name: str, lane: LanePolicy | None) 
             code="response_in_progress",
         )
     calls, stored = await _read_path(service, record.head)
+    echo = parse_echo(record.echo)
     return Place(
         session=record.session,
         parent=record.head,
         rooted=record.head is None,
         stored_history=True,
         lane=lane,
-        instructions=_instructions(record.echo),
-        carried=_carried(record.echo),
+        instructions=echo.instructions,
+        carried=_carried(echo),
         stored=stored,
         previous_response=response_id(run),
         calls=calls,
@@ -110,10 +109,11 @@ async def _in_conversation(service: Service, name: str, lane: LanePolicy | None)
     if active is not None:
         # It is moving. What the input follows is read when its turn comes: then it is the session's newest message.
         live = service.supervisor.live(active)
-        echo = live.request.echo if live is not None else {}
+        echo = parse_echo(live.request.echo if live is not None else {})
         return _conversation_place(session, lane, echo, stored=stored, calls=None)
     last = await service.store.get_run(record.run) if record is not None and record.run is not None else None
-    place = _conversation_place(session, lane, last.echo if last is not None else {}, stored=stored, calls=calls)
+    echo = parse_echo(last.echo if last is not None else {})
+    place = _conversation_place(session, lane, echo, stored=stored, calls=calls)
     known = await service.store.get_session(session)
     if tip == (known.head if known is not None else None):
         # The same: two requests that come at once must both follow what is newest when their turn comes.
@@ -125,7 +125,7 @@ async def _in_conversation(service: Service, name: str, lane: LanePolicy | None)
 def _conversation_place(
     session: SessionId,
     lane: LanePolicy | None,
-    echo: Mapping[str, Any],
+    echo: ResponseEcho,
     *,
     stored: str,
     calls: frozenset[CallId] | None,
@@ -134,20 +134,15 @@ def _conversation_place(
         session=session,
         stored_history=True,
         lane=lane,
-        instructions=_instructions(echo),
+        instructions=echo.instructions,
         carried=_carried(echo),
         stored=stored,
         calls=calls,
     )
 
 
-def _instructions(echo: Mapping[str, Any]) -> str | None:
-    given = echo.get(ECHO_RESPONSE, {}).get("instructions")
-    return given if isinstance(given, str) else None
-
-
-def _carried(echo: Mapping[str, Any]) -> str:
-    return join_texts(echo.get(ECHO_CARRIED), echo.get(ECHO_SYSTEM))
+def _carried(echo: ResponseEcho) -> str:
+    return join_texts(echo.carried_system, echo.system)
 
 
 async def _read_path(service: Service, head: NodeId | None) -> tuple[frozenset[CallId], str]:

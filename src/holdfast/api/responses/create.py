@@ -10,15 +10,7 @@ from holdfast.api.items.input import ParsedInput, check_calls, parse_input
 from holdfast.api.requests.targets import default_on_disconnect, parse_on_disconnect, served_model, session_key
 from holdfast.api.responses.chain import Place, find_place, join_texts
 from holdfast.api.responses.lookup import resolve_references
-from holdfast.api.responses.response_object import (
-    ECHO_BEAT,
-    ECHO_CARRIED,
-    ECHO_CLIENT_TOOLS,
-    ECHO_OWN,
-    ECHO_RESPONSE,
-    ECHO_SEALED,
-    ECHO_SYSTEM,
-)
+from holdfast.api.responses.response_object import ResponseEcho
 from holdfast.api.responses.schema import Wanted, repeat_parameters
 from holdfast.api.service import Service
 from holdfast.errors import RequestError
@@ -98,14 +90,15 @@ def compose(
         ephemeral=not wanted.is_stored,
         conversation=wanted.conversation if wanted.is_stored else None,
         truncate_history=body.truncation == "auto",
-        echo={
-            "metadata": body.metadata or {},
-            ECHO_RESPONSE: parameters,
-            ECHO_CLIENT_TOOLS: [tool.name for tool in wanted.client_tools],
-            ECHO_SEALED: ENCRYPTED_REASONING in (body.include or ()),
-            ECHO_OWN: OWN_EVENTS in (body.include or ()),
-            ECHO_BEAT: service.settings.server.keepalive_seconds,
-            ECHO_SYSTEM: parsed.system,
-            ECHO_CARRIED: place.carried,
-        },
+        metadata=body.metadata or {},
+        echo=msgspec.structs.asdict(
+            ResponseEcho(
+                response=parameters,
+                sealed=ENCRYPTED_REASONING in (body.include or ()),
+                own_events=OWN_EVENTS in (body.include or ()),
+                beat_seconds=service.settings.server.keepalive_seconds,
+                system=parsed.system,
+                carried_system=place.carried,
+            )
+        ),
     )

@@ -11,11 +11,11 @@ import msgspec
 from holdfast.api.items.fold import ResponseFold
 from holdfast.api.items.items import Item, ItemNames, ItemPlace, items_of, parse_item_id
 from holdfast.api.responses.response_object import (
-    ECHO_SYSTEM,
     Envelope,
     Status,
     envelope_of_live,
     envelope_of_record,
+    parse_echo,
     render_response,
 )
 from holdfast.api.service import Service
@@ -93,7 +93,7 @@ def live_status(service: Service, run: RunId) -> Status:
 def input_items(record: RunRecord, *, sealed: bool) -> list[Item]:
     """What a response was asked, as items."""
     names = ItemNames(record.id)
-    system = record.echo.get(ECHO_SYSTEM, "")
+    system = parse_echo(record.echo).system
     messages: Sequence[Message] = (*((SystemMessage(text=system),) if system else ()), *record.input)
     return [item for message in messages for item in items_of(message, names, sealed=sealed)]
 

@@ -4,8 +4,8 @@ Everything that does not change while the run goes on is in `Envelope`, made fro
 response looks the same live, stored and replayed. Sits on the fold and the store's records; no I/O.
 """
 
-from collections.abc import Mapping
-from typing import Any, Final, Literal, assert_never
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal, assert_never
 
 import msgspec
 
@@ -27,20 +27,33 @@ from holdfast.store.records import RunRecord
 
 Status = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
 
-ECHO_RESPONSE: Final = "response"
-"""Under this key a run's `echo` has the parameters that every answer repeats."""
-ECHO_CLIENT_TOOLS: Final = "client_tools"
-"""The names of the client's own tools: calls of these are left open."""
-ECHO_SEALED: Final = "sealed"
-"""The client asked for `reasoning.encrypted_content`."""
-ECHO_OWN: Final = "own_events"
-"""The client asked for events that no schema knows."""
-ECHO_BEAT: Final = "beat_seconds"
-"""How often the stream shows a sign of life in silence."""
-ECHO_SYSTEM: Final = "system"
-"""System and developer messages of the input."""
-ECHO_CARRIED: Final = "carried_system"
-"""Those of the responses it follows: they hold whatever `instructions` says."""
+
+class ResponseEcho(msgspec.Struct, frozen=True, kw_only=True):
+    """What a response's run keeps for this API alone, as its record's `echo`."""
+
+    response: dict[str, Any] = {}
+    """The parameters that every answer repeats."""
+    sealed: bool = False
+    """The client asked for `reasoning.encrypted_content`."""
+    own_events: bool = False
+    """The client asked for events that no schema knows."""
+    beat_seconds: float = 15.0
+    """How often the stream shows a sign of life in silence."""
+    system: str = ""
+    """System and developer messages of the input."""
+    carried_system: str = ""
+    """Those of the responses it follows: they hold whatever `instructions` says."""
+
+    @property
+    def instructions(self) -> str | None:
+        """What a response that follows this one carries on, unless it has its own."""
+        given = self.response.get("instructions")
+        return given if isinstance(given, str) else None
+
+
+def parse_echo(echo: Mapping[str, Any]) -> ResponseEcho:
+    """The echo of a record. A run of another surface has none: then everything is as if it had not been asked for."""
+    return msgspec.convert(echo, ResponseEcho)
 
 
 class Envelope(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,24 +88,28 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
 
 def envelope_of_live(live: LiveRun, extras_key: str) -> Envelope:
     """Of a run that is going on."""
-    return _envelope(live.request.run, live.created_at, live.request.model, live.request.echo, extras_key)
+    tools = (tool.name for tool in live.request.client_tools)
+    return _envelope(live.request.run, live.created_at, live.request.model, tools, live.request.echo, extras_key)
 
 
 def envelope_of_record(record: RunRecord, extras_key: str) -> Envelope:
     """Of a run that is stored."""
-    return _envelope(record.id, record.created_at, record.model, record.echo, extras_key)
+    return _envelope(record.id, record.created_at, record.model, record.client_tools, record.echo, extras_key)
 
 
-def _envelope(run: RunId, created_at: float, model: str, echo: Mapping[str, Any], extras_key: str) -> Envelope:
+def _envelope(
+    run: RunId, created_at: float, model: str, tools: Iterable[str], kept: Mapping[str, Any], extras_key: str
+) -> Envelope:
+    echo = parse_echo(kept)
     return Envelope(
         run=run,
         created_at=created_at,
         model=model,
-        parameters=echo.get(ECHO_RESPONSE, {}),
-        client_tools=frozenset(echo.get(ECHO_CLIENT_TOOLS, ())),
-        sealed=bool(echo.get(ECHO_SEALED, False)),
-        own_events=bool(echo.get(ECHO_OWN, False)),
-        beat_seconds=float(echo.get(ECHO_BEAT, 15.0)),
+        parameters=echo.response,
+        client_tools=frozenset(tools),
+        sealed=echo.sealed,
+        own_events=echo.own_events,
+        beat_seconds=echo.beat_seconds,
         extras_key=extras_key,
     )
 

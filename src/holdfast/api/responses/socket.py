@@ -20,7 +20,7 @@ from holdfast.api.responses.chain import Place, join_texts
 from holdfast.api.responses.create import compose, make_request, read_input
 from holdfast.api.responses.encode import ResponseEncoder
 from holdfast.api.responses.lookup import find_envelope
-from holdfast.api.responses.response_object import ECHO_CARRIED, ECHO_RESPONSE, ECHO_SYSTEM
+from holdfast.api.responses.response_object import parse_echo
 from holdfast.api.responses.schema import Wanted, parse_create
 from holdfast.api.service import Service, service_of
 from holdfast.errors import HoldfastError, LimitReachedError, RequestError
@@ -159,12 +159,12 @@ class Connection:
         return msgspec.structs.replace(request, history=remembered.messages)
 
     def _remember(self, request: RunRequest, transcript: Transcript) -> None:
-        echo = request.echo
+        echo = parse_echo(request.echo)
         self._remembered = Remembered(
             id=response_id(request.run),
             messages=(*request.history, *request.input, *transcript.messages()),
-            instructions=echo[ECHO_RESPONSE]["instructions"],
-            system=join_texts(echo[ECHO_CARRIED], echo[ECHO_SYSTEM]),
+            instructions=echo.instructions,
+            system=join_texts(echo.carried_system, echo.system),
         )
 
     async def _send(self, frames: Sequence[bytes]) -> None:

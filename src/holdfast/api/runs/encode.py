@@ -102,7 +102,7 @@ def encode_live(live: LiveRun) -> dict[str, Any]:
             }
             for approval in transcript.approvals.values()
         ],
-        "metadata": live.request.echo.get("metadata") or {},
+        "metadata": live.request.metadata,
     }
 
 
@@ -120,7 +120,7 @@ def encode_record(record: RunRecord) -> dict[str, Any]:
         "text": record.text,
         "events": record.events,
         "approvals": [],
-        "metadata": record.echo.get("metadata") or {},
+        "metadata": record.metadata,
     }
 
 

@@ -93,7 +93,7 @@ def _make_request(service: Service, new: NewRun, named: SessionId | None, memory
         on_disconnect="continue" if chat.on_disconnect is None else chat.on_disconnect,
         lane=new.body.lane,
         ephemeral=not chat.store,
-        echo={"metadata": chat.options.metadata} if chat.options.metadata else {},
+        metadata=chat.options.metadata or {},
     )
 
 

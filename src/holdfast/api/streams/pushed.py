@@ -129,7 +129,7 @@ class Following:
             self._fail(failure)
 
     def halted(self, error: Exception | None) -> None:
-        """The subscription tells no more: it is over, the client fell behind, or `hear` has raised this."""
+        """The subscription tells no more: it is over, the client fell behind, or `push` has raised this."""
         if error is not None:
             self._fail(error)
         elif not self._subscription.is_over:
@@ -149,10 +149,10 @@ class Following:
             while is_ready:
                 if subscription.follow(self):
                     return
-                batches = subscription.newest()
+                batches = subscription.read_tail()
                 if not batches:
                     break
-                is_ready = self.hear(batches)
+                is_ready = self.push(batches)
             if subscription.is_over:
                 return
         except Exception as error:
@@ -167,12 +167,12 @@ class Following:
                 await self._wire.catch_up()
                 if subscription.follow(self):
                     break
-                self.hear(await subscription.next())
+                self.push(await subscription.next())
         except Exception as error:
             self._fail(error)
         self._catching_up = None
 
-    def hear(self, batches: list[Batch]) -> bool:
+    def push(self, batches: list[Batch]) -> bool:
         """Send what is new; does the client want more? Called for every token."""
         data = self._encoder.encode(batches)
         if self._subscription.is_over:

@@ -1,6 +1,6 @@
 """The recorder: the only thing that saves a run. Saved first, then told (R1, R6-R8).
 
-The loop appends events; the recorder hands them to the store, one batch in flight at a time, so that tokens which come
+The loop pushes events; the recorder appends them to the log, one batch in flight at a time, so that tokens which come
 while a commit is under way form the next batch by themselves. Subscribers see a batch only when it is durable.
 Sits on the store's port; knows no HTTP and no model.
 """
@@ -24,19 +24,23 @@ TAIL_EVENTS = 256
 MAX_PENDING_EVENTS = 4096
 """How far a run may be ahead of the store before it waits."""
 PREVIEW_CHARACTERS = 500
-FOLLOWED_SECONDS = 0.005
+MORE_SECONDS = 0.005
 """How long an event waits for what is sure to follow it: the first token goes into the batch of the run's start, and
 the run's end into that of the last token, instead of waiting for a commit of its own."""
-_FOLLOWED = frozenset({RunStarted, TurnStarted, Answered})
+_MORE_EXPECTED = frozenset({RunStarted, TurnStarted, Answered})
 PACE_SECONDS = 0.002
 """What came while a commit was under way waits so long for more: a stream this fast needs no commit a read."""
 
 
-class Told(Protocol):
-    """Somebody who is told of every batch in the step in which it became durable."""
+class LogReader(Protocol):
+    """Somebody who is pushed every batch in the step in which it became durable. Neither call raises."""
 
-    def told(self, batch: Batch | None) -> None:
-        """This is new; None: the log is given up. Never raises."""
+    def push(self, batch: Batch) -> None:
+        """This is new."""
+        ...
+
+    def abandon(self) -> None:
+        """There will be no log."""
         ...
 
 
@@ -48,7 +52,7 @@ class Recorder:
         "_folded",
         "_in_flight",
         "_is_closing",
-        "_is_resting",
+        "_is_pacing",
         "_log",
         "_pending",
         "_tail_events",
@@ -74,7 +78,7 @@ class Recorder:
         """The number after the last durable event."""
         self.closed = False
         """The last event has been told."""
-        self.followers: list[Told] = []
+        self.followers: list[LogReader] = []
         """Readers that have read everything, in the order in which they came."""
         self._transcript: Transcript | None = None
         self._folded = 0
@@ -83,14 +87,14 @@ class Recorder:
         self._clock = clock
         self._pending: list[Event] = []
         self._in_flight: Batch | None = None
-        self._is_resting = False
+        self._is_pacing = False
         """A commit is just over, and what is pending waits for more."""
         self._is_closing = False
         self._timer: asyncio.TimerHandle | None = None
         self._tail_events = 0
         self._waiters: list[asyncio.Future[bool]] = []
 
-    def append(self, events: Sequence[Event]) -> bool:
+    def push(self, events: Sequence[Event]) -> bool:
         """Record what happened. Returns at once; raises the StoreError that made recording impossible.
 
         Returns:
@@ -100,34 +104,34 @@ class Recorder:
             raise self.failure
         self._pending.extend(events)
         if self._in_flight is None:
-            if type(events[-1]) in _FOLLOWED and self._is_followed:
-                self._hand_over_in(FOLLOWED_SECONDS)
-            elif not self._is_resting:
-                self._hand_over()
+            if type(events[-1]) in _MORE_EXPECTED and self._expects_more:
+                self._append_in(MORE_SECONDS)
+            elif not self._is_pacing:
+                self._append_pending()
         return len(self._pending) <= MAX_PENDING_EVENTS
 
     @property
-    def _is_followed(self) -> bool:
+    def _expects_more(self) -> bool:
         """Is more sure to follow what is pending? What nobody has seen anything of goes at once."""
         last = type(self._pending[-1])
-        return last in _FOLLOWED and (last is not Answered or self.end > 0)
+        return last in _MORE_EXPECTED and (last is not Answered or self.end > 0)
 
-    def _hand_over_in(self, seconds: float) -> None:
+    def _append_in(self, seconds: float) -> None:
         if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(seconds, self._hand_over_late)
+            self._timer = asyncio.get_running_loop().call_later(seconds, self._append_late)
 
-    def _hand_over_late(self) -> None:
+    def _append_late(self) -> None:
         self._timer = None
         if self._in_flight is None and self._pending:
-            self._hand_over()
+            self._append_pending()
 
-    def _hand_over(self) -> None:
+    def _append_pending(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         # A tuple, because the garbage collector looks at lists again and again.
         batch = Batch(self.end, self._clock.now(), tuple(self._pending))
-        self._is_resting = False
+        self._is_pacing = False
         self._pending = []
         self._in_flight = batch
         self._log.append(self.run, batch, self._committed)
@@ -147,12 +151,12 @@ class Recorder:
         if self._waiters:
             self._wake()
         if self.followers:
-            self._lead(batch)
+            self._notify(batch)
         if self._tail_events > 2 * TAIL_EVENTS:
             self._trim()
         if self._pending and not self._is_closing:
-            self._is_resting = True
-            self._hand_over_in(FOLLOWED_SECONDS if self._is_followed else PACE_SECONDS)
+            self._is_pacing = True
+            self._append_in(MORE_SECONDS if self._expects_more else PACE_SECONDS)
 
     @property
     def transcript(self) -> Transcript:
@@ -179,15 +183,16 @@ class Recorder:
         self.tail_first = self.tail[0].first
         self._tail_events = kept
 
-    def give_up(self) -> None:
+    def abandon(self) -> None:
         """There will be no log, so that nobody may wait for more of it."""
         self.closed = True
         self._wake()
-        self._lead(None)
+        for reader in tuple(self.followers):
+            reader.abandon()
 
-    def _lead(self, batch: Batch | None) -> None:
-        for follower in tuple(self.followers):
-            follower.told(batch)
+    def _notify(self, batch: Batch) -> None:
+        for reader in tuple(self.followers):
+            reader.push(batch)
 
     def _wake(self) -> None:
         waiters, self._waiters = self._waiters, []
@@ -195,29 +200,29 @@ class Recorder:
             if not waiter.done():
                 waiter.set_result(True)
 
-    def grown(self) -> asyncio.Future[bool]:
+    def changed(self) -> asyncio.Future[bool]:
         """Done when there is something new to read, or nothing more will come."""
         waiter: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._waiters.append(waiter)
         return waiter
 
-    async def settle(self) -> None:
+    async def drain(self) -> None:
         """Wait until everything is durable, or nothing more can be."""
         while self._pending or self._in_flight is not None:
             if self._in_flight is None:
-                self._hand_over()
+                self._append_pending()
             else:
-                await self.grown()
+                await self.changed()
 
-    async def land(self) -> None:
+    async def await_commit(self) -> None:
         """Wait for what is in flight. What is not yet goes with the end of the log, in one commit."""
         self._is_closing = True
         if self._timer is not None:
             self._timer.cancel()
         while self._in_flight is not None:
-            await self.grown()
+            await self.changed()
 
-    def newest(self, after: EventNumber) -> list[Batch] | None:
+    def read_tail(self, after: EventNumber) -> list[Batch] | None:
         """What follows an event number, from memory; None: it is too long ago, read the store."""
         if after + 1 < self.tail_first:
             return None
@@ -244,7 +249,7 @@ class Recorder:
         Never fails: where the store cannot save, the end is told as a failure, and what should have been saved is
         returned to be tried again.
         """
-        await self.land()
+        await self.await_commit()
         told = self.transcript.messages(), self.transcript.text
         events: list[Event] = []
         if self.failure is None:
@@ -260,9 +265,9 @@ class Recorder:
             # What could not be saved is not told, and what is saved later is what was told.
             self.failure = error
             unsaved = self._prepare([], _store_failed(error), (*asked, *told[0]), told[1])
-            self._tell(unsaved.batch)
+            self._publish(unsaved.batch)
             return unsaved
-        self._tell(unsaved.batch)
+        self._publish(unsaved.batch)
         return None
 
     def _fold(self, events: list[Event]) -> list[Event]:
@@ -283,14 +288,14 @@ class Recorder:
             ),
         )
 
-    def _tell(self, batch: Batch) -> None:
+    def _publish(self, batch: Batch) -> None:
         self.transcript.add(batch.events[-1], batch.at)
         self.end = batch.end
         self._folded = self.end
         self.tail.append(batch)
         self.closed = True
         self._wake()
-        self._lead(batch)
+        self._notify(batch)
 
 
 class Unsaved:

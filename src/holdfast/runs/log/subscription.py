@@ -1,47 +1,36 @@
 """Reading a run's log, live or ended: first what was missed, then what comes (R7).
 
 A subscription is a place in the log, not a queue: a slow reader holds nothing but its number, and whatever it has
-missed it reads from memory or, further back, from the store. One that has missed nothing may follow: it is called with
-what is new instead of being woken for it. Sits on the recorder and the store's port.
+missed it reads from memory or, further back, from the store. One that has missed nothing may follow: it is pushed what
+is new instead of being woken for it. Sits on the recorder and the store's port.
 """
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Self
 
 from holdfast.errors import NotFoundError
 from holdfast.events import Batch, RunEnded
 from holdfast.ids import EventNumber, RunId
 from holdfast.runs.log.recorder import Recorder
+from holdfast.sinks import BatchSink
 from holdfast.store.port import RunLog
 
 PAGE_EVENTS = 512
 """How much a reader that is behind takes at once, from the store or from memory: bounds its memory."""
 
 
-class Follower(Protocol):
-    """A reader that has read everything, and is called instead of being woken."""
-
-    def hear(self, batches: list[Batch]) -> bool:
-        """This is durable now: one batch. Must not wait. False: no more, I fall behind."""
-        ...
-
-    def halted(self, error: Exception | None) -> None:
-        """Nothing more is told: the run is over, `hear` wanted no more, or it has raised this."""
-        ...
-
-
 class Subscription:
     """One reader of one run. Use it as a context manager: leaving it is leaving the run (R3)."""
 
     __slots__ = (
-        "_follower",
         "_left",
         "_log",
         "_next",
         "_quiet",
         "_recorder",
+        "_sink",
         "is_over",
         "run",
     )
@@ -63,7 +52,7 @@ class Subscription:
         self._recorder = recorder
         self._left = left
         self._quiet = _Quiet()
-        self._follower: Follower | None = None
+        self._sink: BatchSink | None = None
 
     def leave(self) -> None:
         """Stop reading; the last one to leave an attached run ends it. Twice is once."""
@@ -86,44 +75,51 @@ class Subscription:
         while not self.is_over:
             yield await self.next()
 
-    def follow(self, follower: Follower) -> bool:
-        """Have every batch told in the step in which it became durable, without a wake-up in between.
+    def follow(self, sink: BatchSink) -> bool:
+        """Have every batch pushed in the step in which it became durable, without a wake-up in between.
 
         Only for a reader that has read everything that is there: False says that it has not, and must read that first.
         """
         recorder = self._recorder
         if recorder is None or recorder.closed or self._next != recorder.end:
             return False
-        self._follower = follower
+        self._sink = sink
         recorder.followers.append(self)
         return True
 
     def unfollow(self) -> None:
-        """Be told no more; what comes is there to be read."""
-        if self._follower is not None and self._recorder is not None:
-            self._follower = None
+        """Be pushed no more; what comes is there to be read."""
+        if self._sink is not None and self._recorder is not None:
+            self._sink = None
             self._recorder.followers.remove(self)
 
-    def told(self, batch: Batch | None) -> None:
-        """Called by the recorder: this is new, or (None) nothing more will be."""
-        follower, error = self._follower, None
-        if follower is None:
+    def push(self, batch: Batch) -> None:
+        """Called by the recorder: this is new."""
+        sink, error = self._sink, None
+        if sink is None:
             return  # It has left while the others were told.
-        if batch is not None and batch.first == self._next:  # Else it has missed something, and reads that first.
+        if batch.first == self._next:  # Else it has missed something, and reads that first.
             events = batch.events
             self._next = batch.first + len(events)
             self.is_over = type(events[-1]) is RunEnded
             try:
-                if follower.hear([batch]) and not self.is_over:
+                if sink.push([batch]) and not self.is_over:
                     return
             except Exception as raised:
                 error = raised
         self.unfollow()
-        follower.halted(error)
+        sink.halted(error)
 
-    def newest(self) -> list[Batch] | None:
+    def abandon(self) -> None:
+        """Called by the recorder: there will be no log."""
+        sink = self._sink
+        if sink is not None:
+            self.unfollow()
+            sink.halted(None)
+
+    def read_tail(self) -> list[Batch] | None:
         """What can be read without waiting; None: nothing, or the store has to be asked."""
-        batches = self._recorder.newest(self._after) if self._recorder is not None else None
+        batches = self._recorder.read_tail(self._after) if self._recorder is not None else None
         return self._take(batches) if batches else None
 
     async def next(self, quiet_seconds: float | None = None) -> list[Batch]:
@@ -137,14 +133,14 @@ class Subscription:
         """
         recorder = self._recorder
         while True:
-            batches = recorder.newest(self._after) if recorder is not None else None
+            batches = recorder.read_tail(self._after) if recorder is not None else None
             if batches is None:
                 batches = await self._log.read_log(self.run, self._after, PAGE_EVENTS)
             if batches:
                 return self._take(batches)
             if recorder is None or recorder.closed:
                 raise NotFoundError(f"The log of run {self.run} ends after event {self._after}.", code="run_not_found")
-            waiter = recorder.grown()
+            waiter = recorder.changed()
             if quiet_seconds is not None:
                 self._quiet.watch(waiter, quiet_seconds)
             if not await waiter:

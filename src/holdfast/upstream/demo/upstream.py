@@ -13,8 +13,9 @@ import msgspec
 from holdfast.events import Answered, ArgumentsAdded, Delta, ReasoningAdded, TextAdded, ToolCallBegan
 from holdfast.ids import make_call_id
 from holdfast.messages import Finish, Usage
+from holdfast.sinks import DeltaSink, send
 from holdfast.upstream.demo.script import DemoTurn, count_input_tokens, make_turn
-from holdfast.upstream.port import Listener, ModelCall, say
+from holdfast.upstream.port import ModelCall
 
 DEMO_MODEL: Final = "demo"
 WORD_SECONDS: Final = 0.012
@@ -28,7 +29,7 @@ class DemoUpstream:
     def __init__(self, word_seconds: float = WORD_SECONDS) -> None:
         self._word_seconds = word_seconds
 
-    async def ask(self, call: ModelCall, listener: Listener) -> None:
+    async def ask(self, call: ModelCall, sink: DeltaSink) -> None:
         """Think, speak, call tools."""
         turn = make_turn(call)
         text, finish = _cut_at_stop(turn.text, call.options.stop)
@@ -42,11 +43,11 @@ class DemoUpstream:
                 produced += 1
             reasoned += isinstance(delta, ReasoningAdded)
             await asyncio.sleep(self._word_seconds * turn.pace)
-            await say(listener, [delta])
+            await send(sink, [delta])
         else:
             finish = "tool_calls" if turn.calls else finish
         usage = Usage(input_tokens=count_input_tokens(call), output_tokens=produced, reasoning_tokens=reasoned)
-        await say(listener, [Answered(finish=finish, model=DEMO_MODEL, usage=usage)])
+        await send(sink, [Answered(finish=finish, model=DEMO_MODEL, usage=usage)])
 
     async def aclose(self) -> None:
         """Nothing to close."""

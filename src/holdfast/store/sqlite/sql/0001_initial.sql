@@ -100,7 +100,7 @@ CREATE TABLE memories (
     created_at REAL NOT NULL
 );
 CREATE INDEX memories_by_scope ON memories (scope);
--- `terms` are cut by us (holdfast.store.words), since the tokenizer takes a sentence without spaces for one word.
+-- `terms` are cut by us (holdfast.store.search_terms), since the tokenizer takes a sentence without spaces for one word.
 CREATE VIRTUAL TABLE memory_terms USING fts5 (scope, terms, tokenize = 'porter unicode61');
 
 -- One row, written by every health check.
