@@ -17,8 +17,9 @@ from holdfast.events import Answered, ArgumentsAdded, Batch, Delta, Event, ToolC
 from holdfast.ids import CallId, RunId, SessionId, make_run_id
 from holdfast.messages import Message, ToolSpec, Usage, user_says
 from holdfast.runs.log.subscription import Subscription
-from holdfast.runs.metrics import Meter
-from holdfast.runs.supervisor import Started, Supervisor
+from holdfast.runs.metrics import Metrics
+from holdfast.runs.start import Started
+from holdfast.runs.supervisor import Supervisor
 from holdfast.store.memory import MemoryStore
 from holdfast.store.port import Store
 from holdfast.store.sqlite import SqliteStore
@@ -78,6 +79,7 @@ class World:
     store: Store
     upstream: ScriptedUpstream
     tools: ScriptedTools
+    metrics: Metrics
 
     def request(self, text: str = "hello", **changes: Any) -> RunRequest:
         changes.setdefault("run", make_run_id())
@@ -122,7 +124,7 @@ async def read_until(subscription: Subscription, kind: type, seconds: float = 10
 
 async def ended(world: World, run: RunId, seconds: float = 10) -> None:
     async with asyncio.timeout(seconds):
-        while world.supervisor.live(run) is not None:
+        while world.supervisor.registry.get(run) is not None:
             await asyncio.sleep(0.002)
 
 
@@ -156,9 +158,9 @@ async def open_world(
             tools=tools,
             clock=clock or SystemClock(),
         ),
-        Meter(),
+        metrics := Metrics(),
     )
     try:
-        yield World(supervisor, store, upstream, tools)
+        yield World(supervisor, store, upstream, tools, metrics)
     finally:
         await supervisor.aclose()

@@ -33,7 +33,7 @@ from holdfast.api.service import Service
 from holdfast.chaos.provider import Responder
 from holdfast.clock import SystemClock
 from holdfast.config import AgentSettings, Protocol, ProviderSettings, ServerSettings, Settings, StreamSettings
-from holdfast.runs.metrics import Meter
+from holdfast.runs.metrics import Metrics
 from holdfast.runs.supervisor import Supervisor
 from holdfast.server import Server, open_server
 from holdfast.serving.connection import Connection
@@ -201,7 +201,7 @@ class World:
     async def ended(self, run: str, seconds: float = 5.0) -> None:
         """Wait until a run is over."""
         async with asyncio.timeout(seconds):
-            while self.server.service.supervisor.live(run) is not None:  # type: ignore[arg-type]
+            while self.server.service.supervisor.registry.get(run) is not None:  # type: ignore[arg-type]
                 await asyncio.sleep(0.005)
 
 
@@ -352,7 +352,7 @@ async def serving_parts(
         settings: as they would come from a file.
     """
     settings = settings or Settings(model="scripted", agent=AgentSettings(prompt="", tools=()))
-    store, clock, meter = store or MemoryStore(), SystemClock(), Meter()
+    store, clock, metrics = store or MemoryStore(), SystemClock(), Metrics()
     agent = Agent(
         settings=settings.agent,
         limits=settings.limits,
@@ -361,13 +361,13 @@ async def serving_parts(
         tools=Toolbox(list(tools)),
         clock=clock,
     )
-    supervisor = Supervisor(store, agent, meter)
+    supervisor = Supervisor(store, agent, metrics)
     service = Service(
         settings=settings,
         store=read_from or store,
         supervisor=supervisor,
         router=ModelRouter(settings, {}),
-        meter=meter,
+        metrics=metrics,
         clock=clock,
         dialect=DIALECTS[settings.server.dialect],
         version="0",

@@ -21,7 +21,7 @@ from holdfast.chaos.models import CHAOS_MODELS, chaos_responder
 from holdfast.chaos.provider import ScriptedProvider
 from holdfast.clock import SystemClock
 from holdfast.config import Settings, ToolSet
-from holdfast.runs.metrics import Meter
+from holdfast.runs.metrics import Metrics
 from holdfast.runs.recovery import recover
 from holdfast.runs.supervisor import Supervisor
 from holdfast.settings import database_path
@@ -71,8 +71,8 @@ async def open_server(
     """
     clock = SystemClock()
     async with AsyncExitStack() as stack:
-        meter = Meter()
-        store = await _open_store(settings, data_dir, meter, stack)
+        metrics = Metrics()
+        store = await _open_store(settings, data_dir, metrics, stack)
         await recover(store, clock)
         upkeep = Upkeep(store, settings.store, clock)
         stack.push_async_callback(upkeep.aclose)
@@ -94,7 +94,7 @@ async def open_server(
             tools=tools,
             clock=clock,
         )
-        supervisor = Supervisor(store, agent, meter)
+        supervisor = Supervisor(store, agent, metrics)
         stack.push_async_callback(supervisor.aclose)
         service = Service(
             settings=settings,
@@ -104,7 +104,7 @@ async def open_server(
             dialect=DIALECTS[settings.server.dialect],
             extra_models=tuple(CHAOS_MODELS) if chaos else (),
             mcp=mcp,
-            meter=meter,
+            metrics=metrics,
             clock=clock,
             version=__version__,
             started_at=clock.now(),
@@ -112,7 +112,7 @@ async def open_server(
         yield Server(make_app(service, page=page_routes()), service)
 
 
-async def _open_store(settings: Settings, data_dir: Path, meter: Meter, stack: AsyncExitStack) -> Store:
+async def _open_store(settings: Settings, data_dir: Path, metrics: Metrics, stack: AsyncExitStack) -> Store:
     path = database_path(settings.store, data_dir)
     if path is None:
         memory = MemoryStore()
@@ -121,7 +121,7 @@ async def _open_store(settings: Settings, data_dir: Path, meter: Meter, stack: A
     stack.callback(StoreLock(path).release)
     store = await SqliteStore.open(path)
     stack.push_async_callback(store.aclose)
-    store.on_commit = meter.stored
+    store.on_commit = metrics.stored
     return store
 
 

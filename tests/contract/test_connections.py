@@ -48,7 +48,7 @@ class Raw:
     async def nobody_runs(self) -> None:
         """R3: soon after the client has gone."""
         async with asyncio.timeout(NOTICED_SECONDS):
-            while self.world.server.service.supervisor.live_runs:
+            while self.world.server.service.supervisor.registry.all:
                 await asyncio.sleep(0.005)
 
 
@@ -68,7 +68,7 @@ async def test_a_stream_needs_no_task() -> None:
         before = asyncio.all_tasks()
         await client.send(chat())
         await client.until(b"One")
-        (live,) = world.server.service.supervisor.live_runs
+        (live,) = world.server.service.supervisor.registry.all
         assert len(live.recorder.followers) == 1
         names = sorted(task.get_name() for task in asyncio.all_tasks() - before)
         assert [name for name in names if name.startswith("run_")] == [live.request.run]
@@ -140,12 +140,12 @@ async def reading_events(headers: Mapping[str, str]) -> AsyncIterator[Raw]:
     async with serving([HOLDING]) as world, raw(world) as first, raw(world) as second:
         await first.send(chat())
         await first.until(b"One")
-        (live,) = world.server.service.supervisor.live_runs
+        (live,) = world.server.service.supervisor.registry.all
         await second.send(request("GET", f"/v1/runs/{live.request.run}/events", headers))
         await second.until(b"text.added")
         first.writer.transport.abort()
         await asyncio.sleep(0.05)
-        assert world.server.service.supervisor.live_runs
+        assert world.server.service.supervisor.registry.all
         yield second
 
 

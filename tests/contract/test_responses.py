@@ -436,7 +436,7 @@ async def test_a_stream_whose_log_cannot_be_read_further_ends_as_a_failure() -> 
     async with serving([Reply(text="One two three", hold_after=1)]) as world:
         sending = asyncio.ensure_future(world.client.post(RESPONSES, {"input": "x", "stream": True}))
         await world.provider.received()
-        live = world.server.service.supervisor.live_runs[0]
+        live = world.server.service.supervisor.registry.all[0]
         async with asyncio.timeout(5):
             while live.recorder.transcript.text != "One":
                 await asyncio.sleep(0.01)
@@ -628,7 +628,7 @@ async def test_two_responses_of_one_conversation_wait_for_each_other() -> None:
         await world.provider.received()
         second = asyncio.ensure_future(ask(world, "b", conversation="talk"))
         async with asyncio.timeout(5):
-            while len(world.server.service.supervisor.live_runs) < 2:
+            while len(world.server.service.supervisor.registry.all) < 2:
                 await asyncio.sleep(0.01)
         world.provider.requests[0].release()
         await first
@@ -714,7 +714,7 @@ async def test_a_plain_request_whose_client_leaves_ends_too() -> None:
     async with serving([Reply(text="One two", hold_after=-1)]) as world:
         sending = asyncio.ensure_future(world.client.post(RESPONSES, {"input": "Count"}))
         request = await world.provider.received()
-        run = world.server.service.supervisor.live_runs[0].request.run
+        run = world.server.service.supervisor.registry.all[0].request.run
         sending.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await sending
@@ -919,7 +919,7 @@ async def test_a_streamed_request_that_is_repeated_attaches_and_replays() -> Non
         request = await world.provider.received()
         second = asyncio.ensure_future(world.client.post(RESPONSES, body, Idempotency_Key="k1"))
         async with asyncio.timeout(5):
-            while world.server.service.supervisor.live_runs[0].readers < 2:
+            while world.server.service.supervisor.registry.all[0].readers < 2:
                 await asyncio.sleep(0.01)
         request.release()
         assert check_stream(await first) == check_stream(await second)

@@ -134,7 +134,7 @@ async def test_the_last_reader_of_an_attached_run_takes_it_along(store: Store) -
         second = await world.supervisor.subscribe(started.run)
         await read_until(started.subscription, TextAdded)
         started.subscription.leave()
-        assert world.supervisor.live(started.run) is not None
+        assert world.supervisor.registry.get(started.run) is not None
         second.leave()
         await ended(world, started.run)
         assert world.upstream.closed_early == 1
@@ -280,7 +280,7 @@ async def test_readers_join_at_any_point_and_see_the_same_to_the_end(store: Stor
     async with open_world(store, [turn]) as world:
         started = await world.start()
         first = await read_until(started.subscription, TextAdded)
-        live = world.supervisor.live(started.run)
+        live = world.supervisor.registry.get(started.run)
         assert live is not None
         async with asyncio.timeout(10):
             while live.recorder.end < 20:
@@ -303,7 +303,7 @@ async def test_a_reader_far_behind_a_live_run_reads_the_store_then_goes_live(sto
     turn: list[Step] = [*flood, gate, [Answered(finish="stop", model="m", usage=FEW)]]
     async with open_world(store, [turn]) as world:
         started = await world.start()
-        live = world.supervisor.live(started.run)
+        live = world.supervisor.registry.get(started.run)
         assert live is not None
         async with asyncio.timeout(10):
             while live.recorder.end < 6000:
@@ -400,7 +400,7 @@ async def test_two_runs_on_a_session_do_not_interleave(store: Store) -> None:
         one = await world.start("q1", lane="wait", stored_history=True)
         two = await world.start("q2", lane="wait", stored_history=True)
         await world.upstream.asked(1)
-        assert world.supervisor.executing == 1
+        assert world.supervisor.registry.executing == 1
         assert len(world.upstream.calls) == 1
         gate.set()
         await read_all(one.subscription)
@@ -455,17 +455,17 @@ async def test_an_approval_pauses_the_run_until_it_is_answered(store: Store, app
         assert world.tools.done == []
         asked = next(e for e in events if isinstance(e, ApprovalAsked))
         assert asked.arguments == '{"text": "x"}'
-        live = world.supervisor.live(started.run)
-        assert live is not None
-        assert live.status == "waiting_approval"
-        assert world.supervisor.answer(started.run, None, approved) == asked.call_id
+        view = await world.supervisor.get(started.run)
+        assert view.status == "waiting_approval"
+        assert [approval.call_id for approval in view.approvals] == [asked.call_id]
+        assert world.supervisor.answer_approval(started.run, None, approved) == asked.call_id
         events += await read_all(started.subscription)
         assert outcome_of(events) == Completed()
         assert bool(world.tools.done) is approved
         answers = [e for e in events if isinstance(e, ApprovalAnswered)]
         assert [(e.approved, e.by) for e in answers] == [(approved, "client")]
         with pytest.raises(RequestError):
-            world.supervisor.answer(started.run, None, True)
+            world.supervisor.answer_approval(started.run, None, True)
 
 
 async def test_an_approval_denies_itself_in_time_and_where_nobody_can_be_asked(store: Store) -> None:

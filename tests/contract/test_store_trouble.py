@@ -13,6 +13,7 @@ from holdfast.events import Answered, Batch, RunEnded, TextAdded
 from holdfast.ids import RunId, SessionId
 from holdfast.outcomes import Cancelled, Completed, Failed
 from holdfast.runs.recovery import recover
+from holdfast.runs.sweep import SWEEP_SECONDS
 from holdfast.store.memory import MemoryStore
 from holdfast.store.port import Committed
 from holdfast.store.records import IdempotencyKey, Reserved, RunEnding, RunRecord
@@ -83,7 +84,7 @@ async def test_a_locked_database_fails_the_run_that_meets_it_and_its_end_is_save
         assert "".join(event.text for event in events if isinstance(event, TextAdded)) == "safe"
         with pytest.raises(StoreUnavailableError):
             await world.start(session="s2")
-        assert world.supervisor.executing == 0
+        assert world.supervisor.registry.executing == 0
         lock.execute("ROLLBACK")
         lock.close()
         async with asyncio.timeout(10):
@@ -135,6 +136,8 @@ class HeldStore(MemoryStore):
         super().__init__()
         self.goes_on = asyncio.Event()
         self.fails = False
+        self.ends: list[RunId] = []
+        """Every attempt to save a run's end."""
 
     async def create_run(self, record: RunRecord, key: IdempotencyKey | None = None) -> Reserved | None:
         await self.goes_on.wait()
@@ -143,6 +146,7 @@ class HeldStore(MemoryStore):
         return await super().create_run(record, key)
 
     async def end_run(self, run: RunId, batch: Batch, ending: RunEnding) -> None:
+        self.ends.append(run)
         await self.goes_on.wait()
         await super().end_run(run, batch, ending)
 
@@ -177,7 +181,7 @@ async def test_a_request_that_is_given_up_while_its_run_is_being_saved_leaves_no
         events = await world.run(lane="wait")
         assert isinstance(events[-1], RunEnded)
         assert events[-1].outcome == Completed()
-        assert world.supervisor.executing == 0
+        assert world.supervisor.registry.executing == 0
 
 
 class Halted:
@@ -226,6 +230,8 @@ async def test_a_run_that_is_replaced_while_it_cannot_be_saved_has_never_been() 
         store.goes_on.set()
         await asyncio.wait(starting)
         assert all(isinstance(start.exception(), StoreUnavailableError) for start in starting)
-        assert world.supervisor.executing == 0
-        assert world.supervisor._unsaved == {}
-        assert next(iter(world.supervisor._meter.runs.collect())).samples == []
+        assert world.supervisor.registry.executing == 0
+        assert next(iter(world.metrics.runs.collect())).samples == []
+        tries = len(store.ends)
+        await asyncio.sleep(2.5 * SWEEP_SECONDS)
+        assert len(store.ends) == tries == 0

@@ -5,14 +5,15 @@ outcome, unless whoever runs it cancels it. Sits on the ports to models and tool
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, assert_never
 
 import msgspec
 
-from holdfast.agents.approvals import ApprovalPolicy, Questions
+from holdfast.agents.approvals import ApprovalPolicy
 from holdfast.agents.cuts import NOT_CARRIED_OUT, cut_turn, drop_calls, outcome_of_failure
 from holdfast.agents.pairing import pair_results
+from holdfast.agents.port import RunHandle
 from holdfast.agents.request import RunRequest
 from holdfast.clock import Clock
 from holdfast.config import AgentSettings, LimitSettings
@@ -30,9 +31,8 @@ from holdfast.events import (
     ToolStarted,
     TurnStarted,
 )
-from holdfast.messages import AssistantMessage, Message, ToolCall, ToolMessage, ToolSpec, UserMessage
+from holdfast.messages import AssistantMessage, Message, ToolCall, ToolMessage, ToolSpec
 from holdfast.outcomes import Completed, Incomplete, Outcome, RequiresAction
-from holdfast.sinks import EventSink
 from holdfast.tools.port import ToolContext, Tools
 from holdfast.turns import TurnFold
 from holdfast.upstream.port import ModelCall, Upstream
@@ -50,16 +50,6 @@ class Agent:
     clock: Clock
 
 
-@dataclass(slots=True)
-class Controls:
-    """What may reach a run from outside while it goes on."""
-
-    steering: list[UserMessage] = field(default_factory=list)
-    questions: Questions = field(default_factory=Questions)
-    patient: bool = False
-    """A tool or a person is being waited for, under a time limit of its own: the idle limit does not apply."""
-
-
 class _EnoughError(Exception):
     """The model has said more than it may."""
 
@@ -70,7 +60,6 @@ class Loop:
     __slots__ = (
         "_agent",
         "_client_tools",
-        "_controls",
         "_ended",
         "_fold",
         "_has_text",
@@ -78,17 +67,14 @@ class Loop:
         "_messages",
         "_output_bytes",
         "_request",
-        "_sink",
+        "_run",
         "_tool_calls",
     )
 
-    def __init__(
-        self, agent: Agent, request: RunRequest, history: Sequence[Message], controls: Controls, sink: EventSink
-    ) -> None:
+    def __init__(self, agent: Agent, request: RunRequest, history: Sequence[Message], run: RunHandle) -> None:
         self._agent = agent
         self._request = request
-        self._controls = controls
-        self._sink = sink
+        self._run = run
         self._messages = pair_results(history, request.input)
         self._client_tools = {tool.name for tool in request.client_tools}
         self._tool_calls = 0
@@ -115,13 +101,11 @@ class Loop:
         return self._ended
 
     def _say(self, *events: Event) -> None:
-        self._sink.push(events)
+        self._run.push(events)
 
     def _take_steering(self) -> None:
-        steering = self._controls.steering
-        if steering:
-            messages = list(steering)
-            steering.clear()
+        if self._run.has_messages:
+            messages = self._run.take_messages()
             self._messages.extend(messages)
             self._say(*(Steered(message=message) for message in messages))
 
@@ -154,14 +138,14 @@ class Loop:
             if kind is TextAdded or kind is ArgumentsAdded or kind is ReasoningAdded:
                 output_bytes += len(delta.text)  # type: ignore[union-attr]
         self._output_bytes = output_bytes
-        is_keeping_up = self._sink.push(deltas)
+        is_keeping_up = self._run.push(deltas)
         if self._output_bytes > self._max_output_bytes:
             raise _EnoughError
         return is_keeping_up
 
     async def drain(self) -> None:
         """Wait until all that was said is durable."""
-        await self._sink.drain()
+        await self._run.drain()
 
     def _call(self, turn: int) -> ModelCall:
         request, agent = self._request, self._agent
@@ -196,7 +180,7 @@ class Loop:
                 self._messages.append(message)
                 if message.tool_calls:
                     await self._tools(message)
-                elif not self._controls.steering:
+                elif not self._run.has_messages:
                     # A message that was posted during the last turn still gets its turn (R13).
                     self._ended = Completed()
             case _:
@@ -230,11 +214,7 @@ class Loop:
         if policy == "ask" and self._request.can_ask:
             seconds = self._agent.settings.approval_seconds
             self._say(ApprovalAsked(call_id=call.id, name=call.name, arguments=call.arguments, seconds=seconds))
-            self._controls.patient = True
-            try:
-                approved = await self._controls.questions.ask(call.id, seconds)
-            finally:
-                self._controls.patient = False
+            approved = await self._run.ask(call.id, seconds)
             by = "client" if approved is not None else "timeout"
             self._say(
                 ApprovalAnswered(call_id=call.id, approved=bool(approved), by="client" if by == "client" else "timeout")
@@ -258,21 +238,19 @@ class Loop:
         label = tools.label(call.name, arguments)
         self._say(ToolStarted(call_id=call.id, name=call.name, arguments=call.arguments, label=label))
         # Whatever it does, after a crash the log knows that it was begun (R8).
-        await self._sink.drain()
+        await self._run.drain()
         context = ToolContext(
             run=self._request.run,
             session=self._request.session,
             memory_scope=self._request.memory_scope or self._request.session,
         )
         began = clock.monotonic()
-        self._controls.patient = True
-        try:
-            result = await tools.call(call.name, arguments, context)
-            output, failed = result.output, result.failed
-        except ToolError as error:
-            output, failed = error.message, True
-        finally:
-            self._controls.patient = False
+        with self._run.waiting():
+            try:
+                result = await tools.call(call.name, arguments, context)
+                output, failed = result.output, result.failed
+            except ToolError as error:
+                output, failed = error.message, True
         seconds = round(clock.monotonic() - began, 6)
         self._say(self._result(call, output, failed=failed, seconds=seconds))
 

@@ -13,7 +13,7 @@ from holdfast.api.dialects import Dialect
 from holdfast.api.requests.idempotency import LiveRequests
 from holdfast.clock import Clock
 from holdfast.config import Settings
-from holdfast.runs.metrics import Meter
+from holdfast.runs.metrics import Metrics
 from holdfast.runs.supervisor import Supervisor
 from holdfast.store.port import Store
 
@@ -42,7 +42,7 @@ class Service:
     store: Store
     supervisor: Supervisor
     router: Models
-    meter: Meter
+    metrics: Metrics
     clock: Clock
     dialect: Dialect
     version: str

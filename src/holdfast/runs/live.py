@@ -1,89 +1,92 @@
-"""A run that is going on: its task, its readers, and the reason it was interrupted. Sits on the recorder."""
+"""A run that is going on: its state, its task, its readers, and all that reaches it from outside.
+
+To its agent it is a `RunHandle`, to the supervisor something to interrupt, to its readers something to subscribe to.
+Sits on the state and the recorder; above it are the registry and the supervisor's parts.
+"""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
-from holdfast.agents.loop import Controls
 from holdfast.agents.request import RunRequest
 from holdfast.clock import Clock
 from holdfast.events import CONTENT_DELTAS, Event
-from holdfast.ids import BEFORE_FIRST, EventNumber
+from holdfast.ids import BEFORE_FIRST, CallId, EventNumber
+from holdfast.messages import UserMessage
 from holdfast.outcomes import Cancelled
 from holdfast.runs.log.recorder import Recorder
 from holdfast.runs.log.subscription import Subscription
+from holdfast.runs.questions import Questions
+from holdfast.runs.state import Move, RunState, Work
 from holdfast.store.port import RunLog
+from holdfast.store.records import Reserved, RunRecord
+
+
+class Times:
+    """When what happened to a run: monotonic seconds, for limits and figures."""
+
+    __slots__ = ("active_at", "created_at", "executing_since", "first_delta_at", "interrupted_at")
+
+    def __init__(self, now: float) -> None:
+        self.created_at = now
+        self.active_at = now
+        """The last sign of life (U7)."""
+        self.executing_since: float | None = None
+        """When its turn came: waiting for it does not count against the run's time (R10)."""
+        self.first_delta_at: float | None = None
+        self.interrupted_at: float | None = None
 
 
 class LiveRun:
-    """One run in this process. The supervisor owns it."""
+    """One run in this process."""
 
     __slots__ = (
         "_clock",
         "_grace",
-        "active_at",
-        "began",
-        "begun",
-        "closing",
-        "controls",
-        "created",
-        "created_at",
-        "creating",
-        "executing",
-        "executing_at",
-        "first_delta_at",
-        "interrupted_at",
-        "interruption",
-        "log",
+        "_log",
+        "is_waiting",
+        "questions",
         "readers",
+        "record",
         "recorder",
         "request",
+        "saving",
+        "state",
+        "steering",
         "task",
-        "withdrawn",
+        "times",
     )
 
-    def __init__(self, request: RunRequest, recorder: Recorder, log: RunLog, clock: Clock) -> None:
+    def __init__(self, request: RunRequest, record: RunRecord, log: RunLog, clock: Clock) -> None:
         self.request = request
-        self.recorder = recorder
-        self.controls = Controls()
-        self.created_at = clock.now()
-        self.began = clock.monotonic()
-        """Monotonic time at which it was created."""
-        self.active_at = self.began
-        """Monotonic time of the last sign of life (U7)."""
-        self.executing = False
-        """False while it waits for its turn on the session (R11)."""
-        self.executing_at = 0.0
-        """Monotonic time at which its turn came: waiting for it does not count against the run's time (R10)."""
-        self.begun = False
-        """Its task has taken its first step: from here on it can be cancelled and will still be saved."""
-        self.closing = False
-        self.created: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """It has been saved at its start, or could not be."""
-        self.withdrawn = False
-        """It could not be saved at its start, so that nothing of it may be told or saved."""
-        self.first_delta_at: float | None = None
-        self.interruption: Cancelled | None = None
-        self.interrupted_at = 0.0
-        self.creating: asyncio.Task[None] | None = None
+        self.record = record
+        """As the store has it from its start."""
+        self.recorder = Recorder(request.run, log, clock)
+        self.state = RunState()
+        self.times = Times(clock.monotonic())
+        self.saving: asyncio.Task[Reserved | None] | None = None
+        """Saves the record. Its result says who has the run's key, if it is not this run."""
         self.task: asyncio.Task[None] | None = None
+        """Executes it, from its first step to its saved end."""
         self.readers = 0
-        self.log = log
+        self.steering: list[UserMessage] = []
+        """What was said to it and no turn has seen yet (R13)."""
+        self.questions = Questions()
+        self.is_waiting = False
+        """A tool or a person is being waited for, under a time limit of its own."""
+        self._log = log
         self._clock = clock
         self._grace: asyncio.TimerHandle | None = None
 
-    @property
-    def status(self) -> str:
-        """In a word, for people and the API, while it has no outcome."""
-        if not self.executing:
-            return "queued"
-        return "waiting_approval" if self.recorder.transcript.approvals else "running"
+    # For its agent
 
-    def push(self, events: Sequence[Event]) -> bool:
-        """What the loop says: a sign of life, and recorded."""
-        self.active_at = self._clock.monotonic()
+    def push(self, events: Sequence[Event], /) -> bool:
+        """What the agent says: a sign of life, and recorded."""
+        times = self.times
+        times.active_at = self._clock.monotonic()
         if events:
-            if self.first_delta_at is None and any(isinstance(event, CONTENT_DELTAS) for event in events):
-                self.first_delta_at = self.active_at
+            if times.first_delta_at is None and any(isinstance(event, CONTENT_DELTAS) for event in events):
+                times.first_delta_at = times.active_at
             return self.recorder.push(events)
         return True
 
@@ -93,21 +96,52 @@ class LiveRun:
         if self.recorder.failure is not None:
             raise self.recorder.failure
 
+    @property
+    def has_messages(self) -> bool:
+        """Has somebody said something that no turn has seen?"""
+        return bool(self.steering)
+
+    def take_messages(self) -> Sequence[UserMessage]:
+        """What was said to it since the last look."""
+        messages, self.steering = self.steering, []
+        return messages
+
+    async def ask(self, call: CallId, seconds: float) -> bool | None:
+        """Wait until somebody approves a call, or denies it; None: nobody did in time."""
+        with self.questions.open(call) as answer, self.waiting():
+            self.state.move(Move.ASK)
+            try:
+                async with asyncio.timeout(seconds):
+                    return await answer
+            except TimeoutError:
+                return None
+            finally:
+                if self.state.work is Work.WAITING_APPROVAL:
+                    self.state.move(Move.ANSWER)
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """While it waits for something under a time limit of its own, the idle limit does not apply."""
+        self.is_waiting = True
+        try:
+            yield
+        finally:
+            self.is_waiting = False
+
+    # For its supervisor
+
     def interrupt(self, why: Cancelled) -> bool:
         """End it at once, wherever it is; the first reason counts. False: it has ended, or is ending."""
-        if self.interruption is not None or self.closing:
+        has_stepped = self.state.work is not Work.STARTING
+        if not self.state.interrupt(why):
             return False
-        self.interruption = why
-        self.interrupted_at = self._clock.monotonic()
-        if self.task is not None and self.begun:
+        self.times.interrupted_at = self._clock.monotonic()
+        # A task that has not taken its first step would end without it, and so unsaved; it looks for itself then.
+        if has_stepped and self.task is not None:
             self.task.cancel()
         return True
 
-    def withdraw(self) -> None:
-        """It could not be saved, so it has never been: end it, and leave no trace."""
-        self.withdrawn = True
-        self.created.set_result(None)
-        self.interrupt(Cancelled(reason="shutdown"))
+    # For its readers
 
     def subscribe(self, after: EventNumber = BEFORE_FIRST) -> Subscription:
         """A new reader."""
@@ -115,13 +149,13 @@ class LiveRun:
         if self._grace is not None:
             self._grace.cancel()
             self._grace = None
-        return Subscription(self.request.run, self.log, self.recorder, after, self._left)
+        return Subscription(self.request.run, self._log, self.recorder, after, self._left)
 
     def _left(self) -> None:
         """R3: the last reader of an attached run takes the run along, at once or after its grace."""
         self.readers -= 1
         policy = self.request.on_disconnect
-        if self.readers or policy == "continue" or self.closing:
+        if self.readers or policy == "continue" or not self.state.is_going:
             return
         if policy == "cancel" or policy == 0:
             self._abandon()

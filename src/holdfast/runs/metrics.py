@@ -38,7 +38,7 @@ class CommitTimes(Collector):
         )
 
 
-class Meter:
+class Metrics:
     """All counters of one server."""
 
     def __init__(self) -> None:
@@ -86,9 +86,9 @@ class Meter:
 
     def upstream_closed(self, live: LiveRun, now: float) -> None:
         """The run's model call is over; if it was interrupted, that long ago."""
-        if live.interruption is not None:
-            self.upstream_close.observe(now - live.interrupted_at)
-            if live.interruption.reason == "client_disconnect":
+        if live.state.interruption is not None and live.times.interrupted_at is not None:
+            self.upstream_close.observe(now - live.times.interrupted_at)
+            if live.state.interruption.reason == "client_disconnect":
                 self.disconnects.inc()
 
     def run_ended(self, live: LiveRun, now: float) -> None:
@@ -98,9 +98,9 @@ class Meter:
             return
         name = outcome_name(transcript.outcome)
         self.runs.labels(name, outcome_reason(transcript.outcome) or "").inc()
-        self.duration.labels(name).observe(now - live.began)
-        if live.first_delta_at is not None:
-            self.first_token.observe(live.first_delta_at - live.began)
+        self.duration.labels(name).observe(now - live.times.created_at)
+        if live.times.first_delta_at is not None:
+            self.first_token.observe(live.times.first_delta_at - live.times.created_at)
         self.dropped.inc(len(transcript.dropped))
         self.tokens.labels("input").inc(transcript.usage.input_tokens)
         self.tokens.labels("output").inc(transcript.usage.output_tokens)

@@ -9,17 +9,15 @@ import logging
 from holdfast.clock import Clock
 from holdfast.errors import LogConflictError
 from holdfast.events import Batch, Event, RunEnded
-from holdfast.ids import BEFORE_FIRST, EventNumber, RunId
+from holdfast.ids import EventNumber
 from holdfast.outcomes import Incomplete
 from holdfast.runs.closing import close_interrupted
+from holdfast.runs.log.reading import read_transcript
 from holdfast.runs.log.recorder import PREVIEW_CHARACTERS
-from holdfast.runs.log.transcript import Transcript
-from holdfast.store.port import RunLog, Store
+from holdfast.store.port import Store
 from holdfast.store.records import RunEnding, RunRecord
 
 logger = logging.getLogger(__name__)
-
-PAGE_EVENTS = 2000
 
 
 async def recover(store: Store, clock: Clock) -> int:
@@ -61,14 +59,3 @@ async def _close(store: Store, record: RunRecord, clock: Clock) -> None:
         )
     except LogConflictError:
         logger.info("run %s had ended after all", record.id)
-
-
-async def read_transcript(log: RunLog, run: RunId) -> Transcript:
-    """Fold a stored log, whole."""
-    transcript = Transcript()
-    after = BEFORE_FIRST
-    while batches := await log.read_log(run, after, PAGE_EVENTS):
-        for batch in batches:
-            transcript.add_batch(batch)
-        after = EventNumber(batches[-1].end - 1)
-    return transcript

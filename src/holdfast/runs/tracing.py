@@ -1,14 +1,14 @@
 """OpenTelemetry spans of runs (S10): one more reader of the log, there only when an exporter is configured.
 
 `invoke_agent` for the run, in it `chat` for each turn and `execute_tool` for each tool, with the names of the GenAI
-conventions and the times of the log. Sits on live runs; opentelemetry is imported only when tracing is on.
+conventions and the times of the log. Keeps no run alive, and no run waits for it. Sits on live runs; the tracer comes
+from the composition root, and opentelemetry is imported only when there is one.
 """
 
-import asyncio
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+import logging
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
 
-from holdfast.errors import HoldfastError
 from holdfast.events import (
     Answered,
     Batch,
@@ -20,17 +20,36 @@ from holdfast.events import (
     TurnCut,
     TurnStarted,
 )
-from holdfast.ids import BEFORE_FIRST, CallId
-from holdfast.outcomes import Completed, RequiresAction, outcome_message, outcome_name, outcome_reason
+from holdfast.ids import CallId
+from holdfast.messages import Usage
+from holdfast.outcomes import Completed, Outcome, RequiresAction, outcome_message, outcome_name, outcome_reason
 from holdfast.runs.live import LiveRun
-from holdfast.runs.log.subscription import Subscription
 
 if TYPE_CHECKING:
+    from opentelemetry.context import Context
     from opentelemetry.trace import Span, Tracer
+
+logger = logging.getLogger(__name__)
+
+MAX_MESSAGE_CHARACTERS: Final = 200
+
+
+class Tracing:
+    """Makes spans of every run as it goes."""
+
+    def __init__(self, tracer: "Tracer", agent_name: str, close: Callable[[], None]) -> None:
+        """`close` sends what has not been sent; it may block."""
+        self._tracer = tracer
+        self._agent_name = agent_name
+        self.close = close
+
+    def follow(self, live: LiveRun) -> None:
+        """Read a run that has not said anything yet."""
+        live.recorder.followers.append(RunSpans(self._tracer, self._agent_name, live.request.trace_parent))
 
 
 class RunSpans:
-    """The spans of one run, folded from its log."""
+    """The spans of one run, folded from its log. A `LogReader`."""
 
     def __init__(self, tracer: "Tracer", agent_name: str, trace_parent: str) -> None:
         self._tracer = tracer
@@ -40,145 +59,125 @@ class RunSpans:
         self._turn: Span | None = None
         self._tools: dict[CallId, Span] = {}
 
-    def add_batch(self, batch: Batch) -> None:
+    def push(self, batch: Batch) -> None:
         """Take the next events of the log."""
         at = int(batch.at * 1e9)
-        for event in batch.events:
-            self._add(event, at)
+        try:
+            for event in batch.events:
+                take = _TAKE.get(type(event))
+                if take is not None:
+                    take(self, event, at)
+        except Exception:
+            # Somebody else's exporter is no reason to disturb a run or its readers.
+            logger.exception("a run could not be traced")
 
-    def _add(self, event: Event, at: int) -> None:
-        match event:
-            case RunStarted():
-                self._run = self._start(
-                    f"invoke_agent {self._agent_name}",
-                    at,
-                    {
-                        "gen_ai.operation.name": "invoke_agent",
-                        "gen_ai.agent.name": self._agent_name,
-                        "gen_ai.conversation.id": event.session,
-                        "gen_ai.request.model": event.model,
-                        "holdfast.run.id": event.run,
-                    },
-                )
-            case TurnStarted():
-                self._turn = self._start(
-                    f"chat {event.model}", at, {"gen_ai.operation.name": "chat", "gen_ai.request.model": event.model}
-                )
-            case Answered() if self._turn is not None:
-                self._turn.set_attributes(
-                    {
-                        "gen_ai.response.model": event.model,
-                        "gen_ai.response.finish_reasons": [event.finish],
-                        "gen_ai.usage.input_tokens": event.usage.input_tokens,
-                        "gen_ai.usage.output_tokens": event.usage.output_tokens,
-                    }
-                )
-                self._turn.end(at)
-                self._turn = None
-            case TurnCut() if self._turn is not None:
-                self._fail(self._turn, "turn_cut", event.error, at)
-                self._turn = None
-            case ToolStarted():
-                self._tools[event.call_id] = self._start(
-                    f"execute_tool {event.name}",
-                    at,
-                    {
-                        "gen_ai.operation.name": "execute_tool",
-                        "gen_ai.tool.name": event.name,
-                        "gen_ai.tool.call.id": event.call_id,
-                    },
-                )
-            case ToolFinished() if event.call_id in self._tools:
-                span = self._tools.pop(event.call_id)
-                if event.failed:
-                    self._fail(span, "tool_failed", event.output[:200], at)
-                else:
-                    span.end(at)
-            case RunEnded() if self._run is not None:
-                outcome = event.outcome
-                self._run.set_attributes(
-                    {
-                        "holdfast.outcome": outcome_name(outcome),
-                        "gen_ai.usage.input_tokens": event.usage.input_tokens,
-                        "gen_ai.usage.output_tokens": event.usage.output_tokens,
-                    }
-                )
-                if isinstance(outcome, Completed | RequiresAction):
-                    self._run.end(at)
-                else:
-                    self._fail(self._run, outcome_reason(outcome) or "", outcome_message(outcome), at)
-            case _:
-                pass
+    def abandon(self) -> None:
+        """There will be no log, so that nothing was traced of it."""
 
-    def _start(self, name: str, at: int, attributes: Mapping[str, Any]) -> "Span":
+    def _run_started(self, event: RunStarted, at: int) -> None:
+        self._run = self._begin(
+            "invoke_agent",
+            self._agent_name,
+            at,
+            {
+                "gen_ai.agent.name": self._agent_name,
+                "gen_ai.conversation.id": event.session,
+                **_model("gen_ai.request.model", event.model),
+                "holdfast.run.id": event.run,
+            },
+        )
+
+    def _turn_started(self, event: TurnStarted, at: int) -> None:
+        self._turn = self._begin("chat", event.model, at, _model("gen_ai.request.model", event.model))
+
+    def _answered(self, event: Answered, at: int) -> None:
+        span, self._turn = self._turn, None
+        if span is not None:
+            span.set_attributes(_model("gen_ai.response.model", event.model))
+            span.set_attribute("gen_ai.response.finish_reasons", [event.finish])
+            span.set_attributes(_usage(event.usage))
+            span.end(at)
+
+    def _turn_cut(self, event: TurnCut, at: int) -> None:
+        span, self._turn = self._turn, None
+        if span is not None:
+            _fail(span, "turn_cut", event.error, at)
+
+    def _tool_started(self, event: ToolStarted, at: int) -> None:
+        attributes = {"gen_ai.tool.name": event.name, "gen_ai.tool.call.id": event.call_id}
+        self._tools[event.call_id] = self._begin("execute_tool", event.name, at, attributes)
+
+    def _tool_finished(self, event: ToolFinished, at: int) -> None:
+        span = self._tools.pop(event.call_id, None)
+        if span is None:
+            return
+        span.set_attribute("holdfast.tool.executed", event.executed)
+        if event.failed:
+            # What a tool says may be anybody's secret, and a trace goes to others than the log.
+            _fail(span, "tool_failed", "", at)
+        else:
+            span.end(at)
+
+    def _run_ended(self, event: RunEnded, at: int) -> None:
+        span, outcome = self._run, event.outcome
+        if span is None:
+            return
+        span.set_attributes(_usage(event.usage))
+        span.set_attribute("holdfast.outcome", outcome_name(outcome))
+        if isinstance(outcome, Completed | RequiresAction):
+            span.end(at)
+        else:
+            _fail(span, _error_type(outcome), outcome_message(outcome), at)
+
+    def _begin(self, operation: str, of: str, at: int, attributes: Mapping[str, Any]) -> "Span":
+        return self._tracer.start_span(
+            f"{operation} {of}",
+            context=self._context(),
+            start_time=at,
+            attributes={"gen_ai.operation.name": operation, **attributes},
+        )
+
+    def _context(self) -> "Context":
         from opentelemetry.trace import set_span_in_context
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
         if self._run is not None:
-            context = set_span_in_context(self._run)
-        else:
-            context = TraceContextTextMapPropagator().extract({"traceparent": self._trace_parent})
-        return self._tracer.start_span(name, context=context, start_time=at, attributes=dict(attributes))
-
-    def _fail(self, span: "Span", kind: str, message: str, at: int) -> None:
-        from opentelemetry.trace import StatusCode
-
-        span.set_attribute("error.type", kind)
-        span.set_status(StatusCode.ERROR, message)
-        span.end(at)
+            return set_span_in_context(self._run)
+        return TraceContextTextMapPropagator().extract({"traceparent": self._trace_parent})
 
 
-class Tracing:
-    """Follows every run with a reader of its own, which counts as nobody: it keeps no run alive."""
-
-    def __init__(self, tracer: "Tracer", agent_name: str) -> None:
-        self._tracer = tracer
-        self._agent_name = agent_name
-        self._tasks: set[asyncio.Task[None]] = set()
-
-    def follow(self, live: LiveRun) -> None:
-        """Make spans of a run as it goes."""
-        task = asyncio.get_running_loop().create_task(self._follow(live), name=f"trace {live.request.run}")
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _follow(self, live: LiveRun) -> None:
-        spans = RunSpans(self._tracer, self._agent_name, live.request.trace_parent)
-        subscription = Subscription(live.request.run, live.log, live.recorder, BEFORE_FIRST)
-        try:
-            async for batches in subscription.read():
-                for batch in batches:
-                    spans.add_batch(batch)
-        except HoldfastError:
-            # The log is gone or unreadable: there is nothing left to trace, and the run has told its readers.
-            return
-
-    async def aclose(self) -> None:
-        """Follow those that are ending to their end."""
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=5)
+_TAKE: Final[dict[type[Event], Callable[[RunSpans, Any, int], None]]] = {
+    RunStarted: RunSpans._run_started,
+    TurnStarted: RunSpans._turn_started,
+    Answered: RunSpans._answered,
+    TurnCut: RunSpans._turn_cut,
+    ToolStarted: RunSpans._tool_started,
+    ToolFinished: RunSpans._tool_finished,
+    RunEnded: RunSpans._run_ended,
+}
+"""By type, because nearly all events are tokens, which have no span."""
 
 
-def open_tracer(environment: Mapping[str, str]) -> "Tracer | None":
-    """A tracer, if the environment names an exporter (the usual OTEL_* variables); else None.
-
-    Raises:
-        ImportError: an exporter is configured and the `otel` extra is not installed.
-    """
-    if environment.get("OTEL_SDK_DISABLED", "").lower() == "true":
-        return None
-    if not any(environment.get(name) for name in _EXPORTERS):
-        return None
-    from opentelemetry import trace
-    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-    from opentelemetry.sdk.resources import Resource
-    from opentelemetry.sdk.trace import TracerProvider
-    from opentelemetry.sdk.trace.export import BatchSpanProcessor
-
-    provider = TracerProvider(resource=Resource.create({"service.name": "holdfast"}))
-    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
-    trace.set_tracer_provider(provider)
-    return provider.get_tracer("holdfast")
+def _model(name: str, model: str) -> dict[str, str]:
+    """A model under its attribute, and whose it is: `openai/gpt-5.2` is OpenAI's `gpt-5.2`."""
+    provider, _, bare = model.rpartition("/")
+    return {name: bare, "gen_ai.provider.name": provider} if provider else {name: bare}
 
 
-_EXPORTERS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+def _usage(usage: Usage) -> dict[str, int]:
+    return {
+        "gen_ai.usage.input_tokens": usage.input_tokens,
+        "gen_ai.usage.output_tokens": usage.output_tokens,
+    }
+
+
+def _error_type(outcome: Outcome) -> str:
+    return f"{outcome_name(outcome)}.{outcome_reason(outcome)}"
+
+
+def _fail(span: "Span", kind: str, message: str, at: int) -> None:
+    from opentelemetry.trace import StatusCode
+
+    span.set_attribute("error.type", kind)
+    span.set_status(StatusCode.ERROR, message[:MAX_MESSAGE_CHARACTERS])
+    span.end(at)

@@ -1,6 +1,6 @@
 """What the store keeps, as values. Sits on the vocabulary."""
 
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -9,6 +9,8 @@ from holdfast.messages import Message, Usage
 from holdfast.outcomes import Outcome, OutcomeName
 
 Surface = Literal["chat", "responses", "runs"]
+PREVIEW_CHARACTERS: Final = 500
+"""How much of an answer a run's record shows."""
 
 
 class RunRecord(msgspec.Struct, frozen=True, kw_only=True):

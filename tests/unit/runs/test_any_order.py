@@ -19,7 +19,7 @@ from holdfast.ids import BEFORE_FIRST, CallId, EventNumber, SessionId, make_run_
 from holdfast.messages import AssistantMessage, ToolMessage, UserMessage, user_says
 from holdfast.outcomes import Cancelled
 from holdfast.runs.log.subscription import Subscription
-from holdfast.runs.metrics import Meter
+from holdfast.runs.metrics import Metrics
 from holdfast.runs.supervisor import Supervisor
 from holdfast.sinks import DeltaSink, send
 from holdfast.store.memory import MemoryStore
@@ -88,7 +88,7 @@ class Machine:
             tools=self.tools,
             clock=SystemClock(),
         )
-        self.supervisor = Supervisor(self.store, agent, Meter())
+        self.supervisor = Supervisor(self.store, agent, Metrics())
         self.request = RunRequest(
             run=make_run_id(),
             session=SessionId("s"),
@@ -139,15 +139,15 @@ class Machine:
             case "attach":
                 self._read(await self.supervisor.subscribe(self.run), BEFORE_FIRST)
             case "attach_late":
-                live = self.supervisor.live(self.run)
+                live = self.supervisor.registry.get(self.run)
                 after = EventNumber((live.recorder.end if live else 2) // 2 - 1)
                 self._read(await self.supervisor.subscribe(self.run, after), after)
             case "steer":
-                live = self.supervisor.live(self.run)
-                if live is not None and not live.closing and live.interruption is None:
+                live = self.supervisor.registry.get(self.run)
+                if live is not None and live.state.is_going:
                     self.supervisor.steer(self.run, user_says("also"))
             case "idle_timeout":
-                live = self.supervisor.live(self.run)
+                live = self.supervisor.registry.get(self.run)
                 if live is not None:
                     live.interrupt(Cancelled(reason="timeout"))
             case "shutdown":

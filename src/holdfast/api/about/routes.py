@@ -5,7 +5,6 @@ import os
 from collections.abc import Sequence
 from typing import Any, Final
 
-import msgspec
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.requests import Request
 from starlette.responses import Response
@@ -13,6 +12,7 @@ from starlette.routing import BaseRoute
 
 from holdfast.api.about.capabilities import describe_capabilities
 from holdfast.api.about.openapi import describe_api
+from holdfast.api.answers import json_answer
 from holdfast.api.routing import ApiRoute
 from holdfast.api.service import Service, service_of
 from holdfast.errors import NotFoundError, StoreError
@@ -20,14 +20,10 @@ from holdfast.errors import NotFoundError, StoreError
 CHECK_SECONDS: Final = 3.0
 
 
-def _json(value: Any, status: int = 200) -> Response:
-    return Response(msgspec.json.encode(value), status, media_type="application/json")
-
-
 async def get_health(request: Request) -> Response:
     """Is the server up? Needs no key and touches nothing."""
     service = service_of(request)
-    return _json({"status": "ok", "platform": service.dialect.platform, "version": service.version})
+    return json_answer({"status": "ok", "platform": service.dialect.platform, "version": service.version})
 
 
 async def get_detailed_health(request: Request) -> Response:
@@ -36,7 +32,6 @@ async def get_detailed_health(request: Request) -> Response:
     supervisor = service.supervisor
     store, is_well = await _check_store(service)
     state = "draining" if supervisor.is_closing else "running" if is_well else "degraded"
-    runs = supervisor.live_runs
     detailed = {
         "status": "ok" if is_well else "degraded",
         "state": state,
@@ -44,15 +39,15 @@ async def get_detailed_health(request: Request) -> Response:
         "version": service.version,
         "pid": os.getpid(),
         "model": service.default_model,
-        "active_runs": supervisor.executing,
-        "waiting_runs": sum(1 for live in runs if not live.executing and live.request.lane is not None),
+        "active_runs": supervisor.registry.executing,
+        "waiting_runs": supervisor.registry.waiting,
         "max_concurrent_runs": service.settings.limits.max_concurrent_runs,
         "store": store,
         "mcp": dict(service.mcp.status()) if service.mcp is not None else {},
         "started_at": service.started_at,
         "updated_at": service.clock.now(),
     }
-    return _json(detailed, 200 if is_well else 503)
+    return json_answer(detailed, 200 if is_well else 503)
 
 
 async def _check_store(service: Service) -> tuple[dict[str, Any], bool]:
@@ -68,7 +63,7 @@ async def _check_store(service: Service) -> tuple[dict[str, Any], bool]:
 
 async def list_models(request: Request) -> Response:
     """The agent, and every model that is configured by name."""
-    return _json({"object": "list", "data": _models(service_of(request))})
+    return json_answer({"object": "list", "data": _models(service_of(request))})
 
 
 async def get_model(request: Request) -> Response:
@@ -76,7 +71,7 @@ async def get_model(request: Request) -> Response:
     name = request.path_params["model"]
     for model in _models(service_of(request)):
         if model["id"] == name:
-            return _json(model)
+            return json_answer(model)
     raise NotFoundError(f"There is no model {name[:200]!r} here.", param="model", code="model_not_found")
 
 
@@ -103,21 +98,21 @@ def _models(service: Service) -> list[dict[str, Any]]:
 
 async def get_capabilities(request: Request) -> Response:
     """What this server can do, for clients that ask before they try."""
-    return _json(describe_capabilities(service_of(request)))
+    return json_answer(describe_capabilities(service_of(request)))
 
 
 async def get_metrics(request: Request) -> Response:
     """Figures for Prometheus."""
     service = service_of(request)
-    service.meter.executing.set(service.supervisor.executing)
-    return Response(generate_latest(service.meter.registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+    service.metrics.executing.set(service.supervisor.registry.executing)
+    return Response(generate_latest(service.metrics.registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
 
 async def get_openapi(request: Request) -> Response:
     """The description of this API."""
     service = service_of(request)
     routes = [route for route in request.app.routes if isinstance(route, ApiRoute)]
-    return _json(describe_api(routes, title=service.agent_name, version=service.version))
+    return json_answer(describe_api(routes, title=service.agent_name, version=service.version))
 
 
 ROUTES: Final[Sequence[BaseRoute]] = (

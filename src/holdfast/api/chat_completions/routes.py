@@ -9,6 +9,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from holdfast.agents.request import RunRequest
+from holdfast.api.answers import json_answer
 from holdfast.api.chat_completions.continuation import find_continued, restore_history
 from holdfast.api.chat_completions.encode import ChatEncoder, encode_plain
 from holdfast.api.chat_completions.finish import ending_of
@@ -16,7 +17,7 @@ from holdfast.api.chat_completions.schema import ChatBody, ChatRequest, parse_ch
 from holdfast.api.requests.body import read_object
 from holdfast.api.requests.headers import header_value
 from holdfast.api.requests.idempotency import fingerprint_request
-from holdfast.api.requests.run_start import Begun, begin_run
+from holdfast.api.requests.run_start import start_headers, start_run
 from holdfast.api.requests.targets import default_on_disconnect, named_session, served_model, session_key
 from holdfast.api.routing import ApiRoute
 from holdfast.api.service import Service, service_of
@@ -24,6 +25,7 @@ from holdfast.api.streams.event_stream import EventStream, await_end
 from holdfast.errors import StoreError
 from holdfast.ids import SessionId, derive_session_id, make_run_id
 from holdfast.runs.log.transcript import Transcript
+from holdfast.runs.start import Started
 
 
 async def create_chat_completion(request: Request) -> Response:
@@ -39,10 +41,11 @@ async def create_chat_completion(request: Request) -> Response:
     memory = session_key(service, request)
     wanted, warning = await _make_request(service, request, chat, session, memory)
     fingerprint = fingerprint_request(request, body, session or "", memory or "")
-    begun = await begin_run(service, request, wanted, fingerprint, warning=warning)
+    started = await start_run(service, request, wanted, fingerprint)
+    headers = start_headers(service, request, started, warning=warning)
     if chat.stream:
-        return _stream(service, chat, begun)
-    return await _answer(service, request, begun)
+        return _stream(service, chat, started, headers)
+    return await _answer(service, request, started, headers)
 
 
 async def _make_request(
@@ -88,27 +91,26 @@ async def _make_request(
     return msgspec.structs.replace(wanted, history=history, parent=continued.head), None
 
 
-def _stream(service: Service, chat: ChatRequest, begun: Begun) -> Response:
+def _stream(service: Service, chat: ChatRequest, started: Started, headers: dict[str, str]) -> Response:
     encoder = ChatEncoder(
-        begun.run,
-        model=begun.model,
-        created=int(begun.created_at),
+        started.run,
+        model=started.record.model,
+        created=int(started.record.created_at),
         fingerprint=_fingerprint(service),
         dialect=service.dialect,
         include_usage=chat.include_usage,
     )
     keepalive_seconds = service.settings.server.keepalive_seconds
-    return EventStream(begun.subscription, encoder, keepalive_seconds=keepalive_seconds, headers=begun.headers)
+    return EventStream(started.subscription, encoder, keepalive_seconds=keepalive_seconds, headers=headers)
 
 
-async def _answer(service: Service, request: Request, begun: Begun) -> Response:
+async def _answer(service: Service, request: Request, started: Started, headers: dict[str, str]) -> Response:
     transcript = Transcript()
-    await await_end(begun.subscription, request.receive, transcript)
+    await await_end(started.subscription, request.receive, transcript)
     outcome = transcript.outcome
     assert outcome is not None, "a log that was read to its end has an outcome"
     dialect = service.dialect
     ending = ending_of(outcome, has_text=bool(transcript.text), tools_ran=bool(transcript.tools))
-    headers = dict(begun.headers)
     if transcript.warnings:
         headers[dialect.header("Warning")] = header_value(" ".join(transcript.warnings))
     if ending.extras is not None:
@@ -119,8 +121,8 @@ async def _answer(service: Service, request: Request, begun: Begun) -> Response:
         content = encode_plain(
             transcript,
             ending,
-            begun.run,
-            created=int(begun.created_at),
+            started.run,
+            created=int(started.record.created_at),
             fingerprint=_fingerprint(service),
             dialect=dialect,
         )
@@ -129,7 +131,7 @@ async def _answer(service: Service, request: Request, begun: Begun) -> Response:
         headers |= ending.problem.headers
         extras: dict[str, Any] = {**(ending.extras or {}), "partial_text": transcript.text}
         content = {"error": {**ending.problem.envelope["error"], dialect.extras_key: extras}}
-    return Response(msgspec.json.encode(content), status, headers, "application/json")
+    return json_answer(content, status, headers)
 
 
 def _fingerprint(service: Service) -> str:

@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
+from holdfast.api.answers import json_answer
 from holdfast.api.conversations.schema import AddItems, CreateConversation, UpdateConversation
 from holdfast.api.items.input import parse_items
 from holdfast.api.items.items import Item, ItemNames, items_of, parse_item_id, take_out
@@ -43,12 +44,12 @@ async def create_conversation(request: Request) -> Response:
     await service.store.put_conversation(record)
     if messages:
         await service.store.add_messages(name, conversation_session(name), messages)
-    return _json(_render(record))
+    return json_answer(_render(record))
 
 
 async def get_conversation(request: Request) -> Response:
     """One conversation, made here or begun by name in a response."""
-    return _json(_render(await _find(service_of(request), request)))
+    return json_answer(_render(await _find(service_of(request), request)))
 
 
 async def update_conversation(request: Request) -> Response:
@@ -58,7 +59,7 @@ async def update_conversation(request: Request) -> Response:
     record = await _find(service, request)
     record = msgspec.structs.replace(record, metadata=_check_metadata(body.metadata))
     await service.store.put_conversation(record)
-    return _json(_render(record))
+    return json_answer(_render(record))
 
 
 async def delete_conversation(request: Request) -> Response:
@@ -66,7 +67,7 @@ async def delete_conversation(request: Request) -> Response:
     service = service_of(request)
     record = await _find(service, request)
     await service.store.delete_conversation(record.name)
-    return _json({"id": record.name, "object": "conversation.deleted", "deleted": True})
+    return json_answer({"id": record.name, "object": "conversation.deleted", "deleted": True})
 
 
 async def list_items(request: Request) -> Response:
@@ -75,7 +76,7 @@ async def list_items(request: Request) -> Response:
     page = parse_page(request)
     record = await _find(service, request)
     path = await service.store.path(record.head) if record.head is not None else []
-    return _json(cut_page(_items(path, sealed=_wants_sealed(request)), page))
+    return json_answer(cut_page(_items(path, sealed=_wants_sealed(request)), page))
 
 
 async def add_items(request: Request) -> Response:
@@ -88,14 +89,14 @@ async def add_items(request: Request) -> Response:
     _check_idle(service, record)
     added = await service.store.add_messages(record.name, session, messages)
     items = _items(added, sealed=_wants_sealed(request))
-    return _json(cut_page(items, Page(limit=max(MAX_ITEMS, len(items)), order="asc")))
+    return json_answer(cut_page(items, Page(limit=max(MAX_ITEMS, len(items)), order="asc")))
 
 
 async def get_item(request: Request) -> Response:
     """One item."""
     service = service_of(request)
     _, _, item = await _find_item(service, request)
-    return _json(item)
+    return json_answer(item)
 
 
 async def delete_item(request: Request) -> Response:
@@ -106,7 +107,7 @@ async def delete_item(request: Request) -> Response:
     place = parse_item_id(item["id"])
     assert place is not None, "an item that was found by its id has one"
     await service.store.put_message(stored.id, take_out(stored.message, place.index))
-    return _json(_render(record))
+    return json_answer(_render(record))
 
 
 async def _find(service: Service, request: Request) -> ConversationRecord:
@@ -166,10 +167,6 @@ def _render(record: ConversationRecord) -> dict[str, Any]:
         "created_at": int(record.created_at),
         "metadata": record.metadata,
     }
-
-
-def _json(body: Any) -> Response:
-    return Response(msgspec.json.encode(body), media_type="application/json")
 
 
 _ONE = "/v1/conversations/{conversation_id}"

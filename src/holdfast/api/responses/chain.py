@@ -11,7 +11,7 @@ from starlette.requests import HTTPConnection
 from holdfast.agents.request import LanePolicy
 from holdfast.api.requests.headers import header_text
 from holdfast.api.requests.targets import named_session
-from holdfast.api.responses.lookup import find_record, find_run
+from holdfast.api.responses.lookup import find_run, find_view
 from holdfast.api.responses.response_object import ResponseEcho, parse_echo
 from holdfast.api.responses.schema import Wanted
 from holdfast.api.service import Service
@@ -76,7 +76,7 @@ async def find_place(service: Service, connection: HTTPConnection, wanted: Wante
 async def _after_response(service: Service, name: str, lane: LanePolicy | None) -> Place:
     at = "previous_response_id"
     run = await find_run(service, name, param=at, code="previous_response_not_found")
-    record = await find_record(service, run)
+    record = (await find_view(service, run)).record
     if record.outcome is None:
         raise RequestError(
             f"Response {name} is still in progress; wait until it has ended, or cancel it.",
@@ -108,9 +108,7 @@ async def _in_conversation(service: Service, name: str, lane: LanePolicy | None)
     calls, stored = await _read_path(service, tip)
     if active is not None:
         # It is moving. What the input follows is read when its turn comes: then it is the session's newest message.
-        live = service.supervisor.live(active)
-        echo = parse_echo(live.request.echo if live is not None else {})
-        return _conversation_place(session, lane, echo, stored=stored, calls=None)
+        return _conversation_place(session, lane, parse_echo(active.record.echo), stored=stored, calls=None)
     last = await service.store.get_run(record.run) if record is not None and record.run is not None else None
     echo = parse_echo(last.echo if last is not None else {})
     place = _conversation_place(session, lane, echo, stored=stored, calls=calls)

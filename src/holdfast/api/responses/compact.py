@@ -12,6 +12,7 @@ from starlette.responses import Response
 
 from holdfast.agents.pairing import pair_results
 from holdfast.agents.request import RunRequest
+from holdfast.api.answers import json_answer
 from holdfast.api.items.encrypted_content import SealedSummary, seal
 from holdfast.api.items.input import SUMMARY_OF_EARLIER, check_calls
 from holdfast.api.items.items import ItemNames, items_of
@@ -19,7 +20,7 @@ from holdfast.api.requests.body import convert, read_object
 from holdfast.api.requests.targets import served_model
 from holdfast.api.responses.chain import join_texts
 from holdfast.api.responses.create import read_input
-from holdfast.api.responses.lookup import find_record, find_run
+from holdfast.api.responses.lookup import find_run, find_view
 from holdfast.api.responses.response_object import render_usage
 from holdfast.api.service import Service, service_of
 from holdfast.api.streams.event_stream import await_end
@@ -81,7 +82,7 @@ async def compact_response(request: Request) -> Response:
         "output": output,
         "usage": render_usage(transcript.usage),
     }
-    return Response(msgspec.json.encode(compacted), media_type="application/json")
+    return json_answer(compacted)
 
 
 def _is_kept(message: Message) -> bool:
@@ -94,7 +95,7 @@ async def _read_messages(service: Service, body: CompactResponse) -> tuple[Messa
     if body.previous_response_id is not None:
         at = "previous_response_id"
         run = await find_run(service, body.previous_response_id, param=at, code="previous_response_not_found")
-        record = await find_record(service, run)
+        record = (await find_view(service, run)).record
         if record.head is not None:
             path = await service.store.path(record.head)
             before = [stored.message for stored in path if not isinstance(stored.message, SystemMessage)]

@@ -8,23 +8,15 @@ from typing import Any
 
 import msgspec
 
-from holdfast.api.items.fold import ResponseFold
 from holdfast.api.items.items import Item, ItemNames, ItemPlace, items_of, parse_item_id
-from holdfast.api.responses.response_object import (
-    Envelope,
-    Status,
-    envelope_of_live,
-    envelope_of_record,
-    parse_echo,
-    render_response,
-)
+from holdfast.api.responses.response_object import Envelope, envelope_of, parse_echo, render_response
 from holdfast.api.service import Service
 from holdfast.errors import NotFoundError
-from holdfast.ids import BEFORE_FIRST, EventNumber, RunId, run_of_response
+from holdfast.ids import RunId, run_of_response
 from holdfast.messages import Message, SystemMessage
+from holdfast.runs.log.reading import fold_log
+from holdfast.runs.view import RunView
 from holdfast.store.records import RunRecord
-
-PAGE_EVENTS = 2000
 
 
 async def find_run(service: Service, name: str, *, param: str | None = None, code: str = "response_not_found") -> RunId:
@@ -39,39 +31,21 @@ async def find_run(service: Service, name: str, *, param: str | None = None, cod
     return run
 
 
-async def find_record(service: Service, run: RunId) -> RunRecord:
-    """A run's record.
+async def find_view(service: Service, run: RunId) -> RunView:
+    """The run behind a response, live or stored.
 
     Raises:
         NotFoundError: it is gone.
     """
-    record = await service.store.get_run(run)
-    if record is None:
+    view = await service.supervisor.find(run)
+    if view is None:
         raise NotFoundError(f"Run {run} is gone.", code="response_not_found")
-    return record
+    return view
 
 
-async def find_envelope(service: Service, run: RunId) -> Envelope:
-    """What does not change of a response, from the run that is going on or from its record.
-
-    Raises:
-        NotFoundError: it is gone.
-    """
-    live = service.supervisor.live(run)
-    if live is not None:
-        return envelope_of_live(live, service.dialect.extras_key)
-    return envelope_of_record(await find_record(service, run), service.dialect.extras_key)
-
-
-async def read_fold(service: Service, envelope: Envelope) -> ResponseFold:
-    """The output of a run, as far as its log goes now."""
-    fold = envelope.make_fold()
-    after = BEFORE_FIRST
-    while batches := await service.store.read_log(envelope.run, after, PAGE_EVENTS):
-        for batch in batches:
-            fold.add_batch(batch)
-        after = EventNumber(batches[-1].end - 1)
-    return fold
+def make_envelope(service: Service, record: RunRecord) -> Envelope:
+    """What does not change of a response."""
+    return envelope_of(record, service.dialect.extras_key)
 
 
 async def read_response(service: Service, run: RunId) -> dict[str, Any]:
@@ -80,14 +54,10 @@ async def read_response(service: Service, run: RunId) -> dict[str, Any]:
     Raises:
         NotFoundError: it is gone.
     """
-    envelope = await find_envelope(service, run)
-    return render_response(envelope, await read_fold(service, envelope), status=live_status(service, run))
-
-
-def live_status(service: Service, run: RunId) -> Status:
-    """The status of a response that has not ended."""
-    live = service.supervisor.live(run)
-    return "queued" if live is not None and not live.executing else "in_progress"
+    view = await find_view(service, run)
+    envelope = make_envelope(service, view.record)
+    fold = await fold_log(service.store, run, envelope.make_fold())
+    return render_response(envelope, fold, status="queued" if view.is_queued else "in_progress")
 
 
 def input_items(record: RunRecord, *, sealed: bool) -> list[Item]:
@@ -137,6 +107,7 @@ async def _items_beside(service: Service, place: ItemPlace) -> list[Item]:
     if not await service.store.use_response(place.of):
         return []
     if place.is_input:
-        return input_items(await find_record(service, place.of), sealed=True)
-    envelope = msgspec.structs.replace(await find_envelope(service, place.of), sealed=True)
-    return (await read_fold(service, envelope)).render()
+        return input_items((await find_view(service, place.of)).record, sealed=True)
+    record = (await find_view(service, place.of)).record
+    envelope = msgspec.structs.replace(make_envelope(service, record), sealed=True)
+    return (await fold_log(service.store, place.of, envelope.make_fold())).render()

@@ -4,7 +4,7 @@ Everything that does not change while the run goes on is in `Envelope`, made fro
 response looks the same live, stored and replayed. Sits on the fold and the store's records; no I/O.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Literal, assert_never
 
 import msgspec
@@ -22,7 +22,6 @@ from holdfast.outcomes import (
     Outcome,
     RequiresAction,
 )
-from holdfast.runs.live import LiveRun
 from holdfast.store.records import RunRecord
 
 Status = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
@@ -86,27 +85,15 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def envelope_of_live(live: LiveRun, extras_key: str) -> Envelope:
-    """Of a run that is going on."""
-    tools = (tool.name for tool in live.request.client_tools)
-    return _envelope(live.request.run, live.created_at, live.request.model, tools, live.request.echo, extras_key)
-
-
-def envelope_of_record(record: RunRecord, extras_key: str) -> Envelope:
-    """Of a run that is stored."""
-    return _envelope(record.id, record.created_at, record.model, record.client_tools, record.echo, extras_key)
-
-
-def _envelope(
-    run: RunId, created_at: float, model: str, tools: Iterable[str], kept: Mapping[str, Any], extras_key: str
-) -> Envelope:
-    echo = parse_echo(kept)
+def envelope_of(record: RunRecord, extras_key: str) -> Envelope:
+    """Of a run, live or stored."""
+    echo = parse_echo(record.echo)
     return Envelope(
-        run=run,
-        created_at=created_at,
-        model=model,
+        run=record.id,
+        created_at=record.created_at,
+        model=record.model,
         parameters=echo.response,
-        client_tools=frozenset(tools),
+        client_tools=frozenset(record.client_tools),
         sealed=echo.sealed,
         own_events=echo.own_events,
         beat_seconds=echo.beat_seconds,

@@ -19,7 +19,7 @@ from holdfast.api.requests.body import parse_object
 from holdfast.api.responses.chain import Place, join_texts
 from holdfast.api.responses.create import compose, make_request, read_input
 from holdfast.api.responses.encode import ResponseEncoder
-from holdfast.api.responses.lookup import find_envelope
+from holdfast.api.responses.lookup import make_envelope
 from holdfast.api.responses.response_object import parse_echo
 from holdfast.api.responses.schema import Wanted, parse_create
 from holdfast.api.service import Service, service_of
@@ -27,7 +27,7 @@ from holdfast.errors import HoldfastError, LimitReachedError, RequestError
 from holdfast.ids import CallId, make_session_id, response_id
 from holdfast.messages import AssistantMessage, Message
 from holdfast.runs.log.transcript import Transcript
-from holdfast.runs.supervisor import Started
+from holdfast.runs.start import Started
 
 logger = logging.getLogger(__name__)
 
@@ -112,7 +112,7 @@ class Connection:
         transcript = Transcript()
         async with started.subscription as subscription:
             # The model was asked while the run was being saved: it may have ended by now.
-            envelope = await find_envelope(self._service, request.run)
+            envelope = make_envelope(self._service, started.record)
             encoder = ResponseEncoder(envelope, self._service.clock.now, sse=False)
             if wanted.is_stored:
                 await self._service.store.evict_responses(self._service.settings.store.max_responses)

@@ -13,9 +13,8 @@ from holdfast.events import Batch, Event, RunEnded, TextAdded, event_name
 from holdfast.ids import EventNumber
 from holdfast.messages import Usage
 from holdfast.outcomes import Failed, Outcome, outcome_message, outcome_name, outcome_reason
-from holdfast.runs.live import LiveRun
 from holdfast.runs.log.transcript import Transcript
-from holdfast.store.records import RunRecord
+from holdfast.runs.view import RunView
 
 _encode = msgspec.json.encode
 
@@ -79,20 +78,23 @@ def encode_outcome(outcome: Outcome | None) -> dict[str, Any]:
     }
 
 
-def encode_live(live: LiveRun) -> dict[str, Any]:
-    """A run that is going on."""
-    transcript = live.recorder.transcript
+def encode_run(view: RunView) -> dict[str, Any]:
+    """A run, live or ended."""
+    record = view.record
     return {
-        **_run(live.request.run, live.status),
-        **encode_outcome(None),
-        "session_id": live.request.session,
-        "model": transcript.model or live.request.model,
-        "surface": live.request.surface,
-        "created_at": live.created_at,
-        "ended_at": None,
-        "usage": encode_usage(transcript.usage),
-        "text": transcript.text,
-        "events": live.recorder.end,
+        "id": view.run,
+        "run_id": view.run,
+        "object": "run",
+        "status": view.status,
+        **encode_outcome(view.outcome),
+        "session_id": record.session,
+        "model": view.model,
+        "surface": record.surface,
+        "created_at": record.created_at,
+        "ended_at": record.ended_at,
+        "usage": encode_usage(view.usage),
+        "text": view.text,
+        "events": view.events,
         "approvals": [
             {
                 "call_id": approval.call_id,
@@ -100,26 +102,8 @@ def encode_live(live: LiveRun) -> dict[str, Any]:
                 "arguments": approval.arguments,
                 "expires_at": approval.expires_at,
             }
-            for approval in transcript.approvals.values()
+            for approval in view.approvals
         ],
-        "metadata": live.request.metadata,
-    }
-
-
-def encode_record(record: RunRecord) -> dict[str, Any]:
-    """A run that has ended, or that a crash has cut off and no start has closed yet."""
-    return {
-        **_run(record.id, outcome_name(record.outcome) if record.outcome else "running"),
-        **encode_outcome(record.outcome),
-        "session_id": record.session,
-        "model": record.answered_by or record.model,
-        "surface": record.surface,
-        "created_at": record.created_at,
-        "ended_at": record.ended_at,
-        "usage": encode_usage(record.usage),
-        "text": record.text,
-        "events": record.events,
-        "approvals": [],
         "metadata": record.metadata,
     }
 
@@ -140,7 +124,3 @@ def encode_tools(transcript: Transcript) -> list[dict[str, Any]]:
             }
         )
     return tools
-
-
-def _run(run: str, status: str) -> dict[str, Any]:
-    return {"id": run, "run_id": run, "object": "run", "status": status}

@@ -1,42 +1,38 @@
 """`/v1/runs` (J1, J3): start, list, read, follow, stop, approve and steer runs. Sits on the supervisor."""
 
-from typing import Any, Final, get_args
+from typing import Final, get_args
 
-import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
 from holdfast.agents.request import RunRequest
+from holdfast.api.answers import json_answer
 from holdfast.api.queries import query_number
 from holdfast.api.requests.body import convert, parse_object, read_body, read_object
 from holdfast.api.requests.idempotency import fingerprint_request
-from holdfast.api.requests.run_start import begin_run, run_headers
+from holdfast.api.requests.run_start import run_headers, start_headers, start_run
 from holdfast.api.requests.targets import named_session, served_model, session_key
 from holdfast.api.routing import ApiRoute
 from holdfast.api.runs.encode import (
     RunEventsEncoder,
-    encode_live,
     encode_outcome,
-    encode_record,
+    encode_run,
     encode_tools,
     encode_usage,
 )
 from holdfast.api.runs.schema import ApprovalBody, NewRun, RunBody, SteeringBody, parse_run, parse_steering
 from holdfast.api.service import Service, service_of
 from holdfast.api.sessions.encode import encode_message
-from holdfast.api.sessions.routes import answer
 from holdfast.api.streams.event_stream import EventStream
-from holdfast.errors import NotFoundError, RequestError
+from holdfast.errors import RequestError
 from holdfast.ids import BEFORE_FIRST, CallId, EventNumber, RunId, SessionId, make_run_id, make_session_id
-from holdfast.outcomes import OutcomeName, outcome_name
-from holdfast.runs.log.transcript import Transcript
-from holdfast.runs.recovery import read_transcript
-from holdfast.store.records import RunFilter
+from holdfast.outcomes import OutcomeName
+from holdfast.runs.state import LiveStatus
+from holdfast.store.records import PREVIEW_CHARACTERS, RunFilter
 
 MAX_PAGE: Final = 200
-PREVIEW_CHARACTERS: Final = 500
-LIVE_STATES: Final = ("queued", "running", "waiting_approval")
-STATES: Final = (*LIVE_STATES, *get_args(OutcomeName))
+LIVE: Final = get_args(LiveStatus)
+STATUSES: Final = (*LIVE, *get_args(OutcomeName))
 
 
 async def create_run(request: Request) -> Response:
@@ -47,28 +43,25 @@ async def create_run(request: Request) -> Response:
     named = named_session(service, request, new.body.session_id)
     memory = session_key(service, request)
     wanted = _make_request(service, new, named, memory)
-    begun = await begin_run(service, request, wanted, fingerprint_request(request, body, named or "", memory or ""))
+    started = await start_run(service, request, wanted, fingerprint_request(request, body, named or "", memory or ""))
+    headers = start_headers(service, request, started)
     if new.chat.stream:
-        encoder = RunEventsEncoder()
         keepalive_seconds = service.settings.server.keepalive_seconds
-        return EventStream(begun.subscription, encoder, keepalive_seconds=keepalive_seconds, headers=begun.headers)
-    begun.subscription.leave()
-    live = service.supervisor.live(begun.run)
-    record = None if live is not None else await service.store.get_run(begun.run)
-    status = (
-        live.status if live is not None else outcome_name(record.outcome) if record and record.outcome else "running"
-    )
+        return EventStream(
+            started.subscription, RunEventsEncoder(), keepalive_seconds=keepalive_seconds, headers=headers
+        )
+    started.subscription.leave()
+    run = started.run
+    view = await service.supervisor.get(run)
     said = {
-        "id": begun.run,
-        "run_id": begun.run,
+        "id": run,
+        "run_id": run,
         "object": "run",
-        "status": status,
-        "session_id": begun.session,
-        "model": begun.model,
+        "status": view.status,
+        "session_id": view.record.session,
+        "model": view.record.model,
     }
-    response = answer(said, 202)
-    response.headers.update({**begun.headers, "Location": f"/v1/runs/{begun.run}"})
-    return response
+    return json_answer(said, 202, {**headers, "Location": f"/v1/runs/{run}"})
 
 
 def _make_request(service: Service, new: NewRun, named: SessionId | None, memory: str | None) -> RunRequest:
@@ -103,12 +96,12 @@ async def list_runs(request: Request) -> Response:
     limit = query_number(request, "limit", default=50, low=1, high=MAX_PAGE)
     query = request.query_params
     status = query.get("status") or None
-    if status is not None and status not in STATES:
-        raise RequestError(f"status must be one of {', '.join(STATES)}.", param="status", code="invalid_value")
+    if status is not None and status not in STATUSES:
+        raise RequestError(f"status must be one of {', '.join(STATUSES)}.", param="status", code="invalid_value")
     session, before = query.get("session_id"), query.get("before")
     chosen = RunFilter(
         session=SessionId(session) if session else None,
-        outcome="running" if status in LIVE_STATES else status,  # type: ignore[arg-type]
+        outcome="running" if status in LIVE else status,  # type: ignore[arg-type]
         model=query.get("model") or None,
         before=RunId(before) if before else None,
         limit=limit + 1,
@@ -116,19 +109,25 @@ async def list_runs(request: Request) -> Response:
     found = await service.store.list_runs(chosen)
     data = []
     for record in found[:limit]:
-        live = service.supervisor.live(record.id)
-        run = encode_live(live) if live is not None else encode_record(record)
-        if status is None or run["status"] == status or (status == "running" and run["status"] in LIVE_STATES):
+        run = encode_run(service.supervisor.view(record))
+        if status is None or run["status"] == status or (status == "running" and run["status"] in LIVE):
             data.append({**run, "text": run["text"][:PREVIEW_CHARACTERS]})
-    return answer({"object": "list", "data": data, "has_more": len(found) > limit})
+    return json_answer({"object": "list", "data": data, "has_more": len(found) > limit})
 
 
 async def get_run(request: Request) -> Response:
     """One run, with its input, its whole answer so far and its tools."""
     service = service_of(request)
-    run = _run_of(request)
-    said, _ = await _describe(service, run)
-    return _about(service, run, said)
+    view = await service.supervisor.get(_run_of(request))
+    transcript = await view.read_transcript()
+    said = {
+        **encode_run(view),
+        "model": transcript.model or view.model,
+        "text": transcript.text,
+        "input": [encode_message(message) for message in view.record.input],
+        "tools": encode_tools(transcript),
+    }
+    return json_answer(said, headers=run_headers(service, view.run, view.record.session))
 
 
 async def run_events(request: Request) -> Response:
@@ -140,22 +139,17 @@ async def run_events(request: Request) -> Response:
     run = _run_of(request)
     after = _after(request)
     headers = {service.dialect.header("Run-Id"): run}
-    if after != BEFORE_FIRST and await _has_ended_by(service, run, after):
-        # A browser's EventSource comes back after every end of a stream, until it is told that there is no more.
-        return Response(status_code=204, headers=headers)
-    subscription = await service.supervisor.subscribe(run, after)
+    if after != BEFORE_FIRST:
+        view = await service.supervisor.find(run)
+        if view is not None and view.outcome is not None and after + 1 >= view.events:
+            # A browser's EventSource comes back after every end of a stream, until it is told that there is no more.
+            return Response(status_code=204, headers=headers)
     return EventStream(
-        subscription,
+        await service.supervisor.subscribe(run, after),
         RunEventsEncoder(),
         keepalive_seconds=service.settings.server.keepalive_seconds,
         headers=headers,
     )
-
-
-async def _has_ended_by(service: Service, run: RunId, after: EventNumber) -> bool:
-    """Has the reader of this event read all there will ever be?"""
-    record = await service.store.get_run(run) if service.supervisor.live(run) is None else None
-    return record is not None and record.outcome is not None and after + 1 >= record.events
 
 
 async def stop_run(request: Request) -> Response:
@@ -163,67 +157,38 @@ async def stop_run(request: Request) -> Response:
     service = service_of(request)
     run = _run_of(request)
     stopped = await service.supervisor.stop(run)
-    said, transcript = await _describe(service, run)
-    return _about(
-        service,
-        run,
-        {
-            "run_id": run,
-            "object": "run",
-            "stopped": stopped,
-            "status": said["status"],
-            **encode_outcome(transcript.outcome),
-            "text": transcript.text,
-            "usage": encode_usage(transcript.usage),
-            "session_id": said["session_id"],
-        },
-    )
+    view = await service.supervisor.get(run)
+    transcript = await view.read_transcript()
+    said = {
+        "run_id": run,
+        "object": "run",
+        "stopped": stopped,
+        "status": view.status,
+        **encode_outcome(transcript.outcome),
+        "text": transcript.text,
+        "usage": encode_usage(transcript.usage),
+        "session_id": view.record.session,
+    }
+    return json_answer(said, headers=run_headers(service, run, view.record.session))
 
 
 async def answer_approval(request: Request) -> Response:
     """Approve or deny a call that waits."""
     service = service_of(request)
-    run = await _known(service, _run_of(request))
+    run = (await service.supervisor.get(_run_of(request))).run
     body = convert(await read_object(request), ApprovalBody)
-    call = service.supervisor.answer(run, CallId(body.call_id) if body.call_id else None, body.answer)
-    return _about(service, run, {"run_id": run, "call_id": call, "approved": body.answer})
+    approved = body.is_approved
+    call = service.supervisor.answer_approval(run, CallId(body.call_id) if body.call_id else None, approved)
+    said = {"run_id": run, "call_id": call, "approved": approved}
+    return json_answer(said, headers={service.dialect.header("Run-Id"): run})
 
 
 async def steer_run(request: Request) -> Response:
     """Say something to a running run; the model hears it before its next turn."""
     service = service_of(request)
-    run = await _known(service, _run_of(request))
+    run = (await service.supervisor.get(_run_of(request))).run
     service.supervisor.steer(run, parse_steering(parse_object(await read_body(request))))
-    return _about(service, run, {"run_id": run, "accepted": True}, 202)
-
-
-async def _describe(service: Service, run: RunId) -> tuple[dict[str, Any], Transcript]:
-    """A run, live or stored, with its whole transcript."""
-    live = service.supervisor.live(run)
-    if live is not None:
-        transcript, said, asked = live.recorder.transcript, encode_live(live), live.request.input
-    else:
-        record = await service.store.get_run(run)
-        if record is None:
-            raise _unknown(run)
-        transcript, said, asked = await read_transcript(service.store, run), encode_record(record), record.input
-    return {
-        **said,
-        "model": transcript.model or said["model"],
-        "text": transcript.text,
-        "input": [encode_message(message) for message in asked],
-        "tools": encode_tools(transcript),
-    }, transcript
-
-
-async def _known(service: Service, run: RunId) -> RunId:
-    if service.supervisor.live(run) is None and await service.store.get_run(run) is None:
-        raise _unknown(run)
-    return run
-
-
-def _unknown(run: RunId) -> NotFoundError:
-    return NotFoundError(f"There is no run {run}.", code="run_not_found")
+    return json_answer({"run_id": run, "accepted": True}, 202, {service.dialect.header("Run-Id"): run})
 
 
 def _run_of(request: Request) -> RunId:
@@ -240,14 +205,6 @@ def _after(request: Request) -> EventNumber:
     if not raw.isdecimal() or len(raw) > 15:
         raise RequestError(f"{name} must be an event's number, not {raw[:50]!r}.", param=name, code="invalid_value")
     return EventNumber(int(raw))
-
-
-def _about(service: Service, run: RunId, said: dict[str, Any], status: int = 200) -> Response:
-    session = said.get("session_id")
-    headers: dict[str, str] = {service.dialect.header("Run-Id"): run}
-    if session:
-        headers = run_headers(service, run, SessionId(session))
-    return Response(msgspec.json.encode(said), status, headers, "application/json")
 
 
 ROUTES: Final = (

@@ -39,7 +39,7 @@ class ApprovalBody(msgspec.Struct, frozen=True, kw_only=True):
     """Which call; not needed when only one waits."""
 
     @property
-    def answer(self) -> bool:
+    def is_approved(self) -> bool:
         """Approve or deny.
 
         Raises:

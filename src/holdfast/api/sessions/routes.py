@@ -6,6 +6,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from holdfast.api.answers import json_answer
 from holdfast.api.queries import query_number
 from holdfast.api.requests.body import convert, parse_object, read_body
 from holdfast.api.requests.headers import check_header_text
@@ -28,7 +29,7 @@ async def list_sessions(request: Request) -> Response:
     offset = query_number(request, "offset", default=0, low=0, high=10**9)
     found = await service.store.list_sessions(request.query_params.get("search", ""), limit + 1, offset)
     data = [_encode(service, record) for record in found[:limit]]
-    return answer({"object": "list", "data": data, "has_more": len(found) > limit})
+    return json_answer({"object": "list", "data": data, "has_more": len(found) > limit})
 
 
 async def create_session(request: Request) -> Response:
@@ -43,13 +44,13 @@ async def create_session(request: Request) -> Response:
         id=session, created_at=now, updated_at=now, title=_title(body.title or ""), metadata=body.metadata or {}
     )
     await service.store.put_session(record)
-    return answer(_encode(service, record), 201)
+    return json_answer(_encode(service, record), 201)
 
 
 async def get_session(request: Request) -> Response:
     """One session."""
     service = service_of(request)
-    return answer(_encode(service, await _find(service, request)))
+    return json_answer(_encode(service, await _find(service, request)))
 
 
 async def change_session(request: Request) -> Response:
@@ -63,19 +64,17 @@ async def change_session(request: Request) -> Response:
         metadata=record.metadata if body.metadata is None else body.metadata,
     )
     await service.store.put_session(changed)
-    return answer(_encode(service, changed))
+    return json_answer(_encode(service, changed))
 
 
 async def delete_session(request: Request) -> Response:
     """Stop what is going on in a session, then forget it and its messages."""
     service = service_of(request)
     session = SessionId(request.path_params["session_id"])
-    for live in service.supervisor.live_runs:
-        if live.request.session == session:
-            await service.supervisor.stop(live.request.run)
+    await service.supervisor.stop_session(session)
     if not await service.store.delete_session(session):
         raise _unknown(session)
-    return answer({"id": session, "object": "session.deleted", "deleted": True})
+    return json_answer({"id": session, "object": "session.deleted", "deleted": True})
 
 
 async def list_messages(request: Request) -> Response:
@@ -83,7 +82,7 @@ async def list_messages(request: Request) -> Response:
     service = service_of(request)
     record = await _find(service, request)
     path = await service.store.path(record.head) if record.head is not None else []
-    return answer({"object": "list", "data": [encode_stored(stored) for stored in path], "has_more": False})
+    return json_answer({"object": "list", "data": [encode_stored(stored) for stored in path], "has_more": False})
 
 
 async def fork_session(request: Request) -> Response:
@@ -109,7 +108,7 @@ async def fork_session(request: Request) -> Response:
     if not await service.store.fork_session(record.id, copy, at):
         raise _unknown(record.id)
     made = await service.store.get_session(copy.id)
-    return answer(_encode(service, made or copy), 201)
+    return json_answer(_encode(service, made or copy), 201)
 
 
 async def _find(service: Service, request: Request) -> SessionRecord:
@@ -125,18 +124,14 @@ def _unknown(session: SessionId) -> NotFoundError:
 
 
 def _encode(service: Service, record: SessionRecord) -> dict[str, Any]:
-    return encode_session(record, service.supervisor.active_run(record.id))
+    active = service.supervisor.active_run(record.id)
+    return encode_session(record, active.run if active is not None else None)
 
 
 def _title(title: str) -> str:
     if len(title) > MAX_TITLE:
         raise RequestError(f"title has over {MAX_TITLE} characters.", param="title", code="invalid_value")
     return title
-
-
-def answer(body: Any, status: int = 200) -> Response:
-    """A JSON answer."""
-    return Response(msgspec.json.encode(body), status_code=status, media_type="application/json")
 
 
 ROUTES: Final = (

@@ -1,0 +1,108 @@
+"""Executing a run: from its turn on the session, through its agent's work, to its one saved end (R2, R6, R11).
+
+Whatever happens to the work becomes an outcome here, and every outcome is saved before it is told. Above: the
+supervisor. Below: the agent's loop, the recorder, and `sweep` for what could not be saved.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from functools import partial
+
+from holdfast.agents.cuts import outcome_of_failure
+from holdfast.agents.loop import Agent, Loop
+from holdfast.errors import StoreError, UpstreamError
+from holdfast.events import Event, RunStarted, Steered, Warned
+from holdfast.messages import Message
+from holdfast.outcomes import Cancelled, Failed, Outcome
+from holdfast.runs.closing import close_interrupted
+from holdfast.runs.history import read_history
+from holdfast.runs.live import LiveRun
+from holdfast.runs.log.transcript import Transcript
+from holdfast.runs.metrics import Metrics
+from holdfast.runs.registry import Registry
+from holdfast.runs.start import withdraw
+from holdfast.runs.state import Move, Record, Work
+from holdfast.runs.sweep import Sweeper
+from holdfast.store.port import Store
+
+logger = logging.getLogger(__name__)
+
+
+class Executor:
+    """Runs runs."""
+
+    def __init__(self, store: Store, agent: Agent, metrics: Metrics, registry: Registry, sweeper: Sweeper) -> None:
+        self._store = store
+        self._agent = agent
+        self._clock = agent.clock
+        self._metrics = metrics
+        self._registry = registry
+        self._sweeper = sweeper
+
+    def launch(self, live: LiveRun, turn: "asyncio.Future[None]") -> None:
+        """Execute a run in a task of its own, which the run keeps."""
+        live.task = asyncio.get_running_loop().create_task(self._execute(live, turn), name=live.request.run)
+        self._sweeper.start()
+
+    async def _execute(self, live: LiveRun, turn: "asyncio.Future[None]") -> None:
+        outcome = await self._work(live, turn)
+        live.state.move(Move.FINISH)
+        self._metrics.upstream_closed(live, self._clock.monotonic())
+        await live.recorder.await_commit()
+        if live.state.record is Record.SAVING and live.saving is not None:
+            await asyncio.wait([live.saving])
+        if live.state.record is Record.REFUSED:
+            withdraw(live, self._registry)
+        else:
+            await self._close(live, outcome)
+
+    async def _work(self, live: LiveRun, turn: "asyncio.Future[None]") -> Outcome:
+        """What becomes of the run, whatever happens; its last step before it is closed."""
+        state, request = live.state, live.request
+        try:
+            if state.work is Work.STARTING:
+                state.move(Move.STEP)
+            live.recorder.push([RunStarted(run=request.run, session=request.session, model=request.model)])
+            if state.interruption is None:
+                await turn
+                state.move(Move.TURN)
+                live.times.active_at = live.times.executing_since = self._clock.monotonic()
+            return state.interruption or await Loop(self._agent, request, await self._history(live), live).run()
+        except asyncio.CancelledError:
+            return state.interruption or Cancelled(reason="shutdown")
+        except UpstreamError as error:
+            return outcome_of_failure(error, has_text=bool(live.recorder.transcript.text))
+        except StoreError as error:
+            return Failed(reason="internal", message=error.message)
+        except Exception as error:
+            logger.exception("run %s failed inside", request.run)
+            return Failed(reason="internal", message=f"{type(error).__name__}: {error}")
+
+    async def _history(self, live: LiveRun) -> Sequence[Message]:
+        request = live.request
+        if not request.stored_history:
+            return request.history
+        try:
+            return await read_history(self._store, request)
+        except StoreError as error:
+            live.recorder.push([Warned(message=f"The stored history could not be read: {error.message}")])
+            return ()
+
+    async def _close(self, live: LiveRun, outcome: Outcome) -> None:
+        """Save the end, tell it, and let the next run of the session begin."""
+        unsaved = await live.recorder.close(partial(_closing_events, live, outcome), outcome, live.request.input)
+        if unsaved is not None:
+            logger.error("run %s could not be saved yet: %s", live.request.run, live.recorder.failure)
+            self._sweeper.save_later(live.request.run, unsaved)
+        live.state.move(Move.CLOSE)
+        self._metrics.run_ended(live, self._clock.monotonic())
+        self._registry.remove(live)
+        if live.request.ephemeral:
+            self._sweeper.purge_later(live)
+
+
+def _closing_events(live: LiveRun, outcome: Outcome, transcript: Transcript) -> list[Event]:
+    # A message that was accepted and that no turn has seen is part of the conversation all the same (R13).
+    unseen = [Steered(message=message) for message in live.take_messages()]
+    return [*close_interrupted(transcript, outcome, frozenset(live.record.client_tools)), *unseen]

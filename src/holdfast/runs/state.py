@@ -1,0 +1,172 @@
+"""The life of a run: its states, and what moves it from one to the next (R2-R6, R9, R11, R12).
+
+                                        ┌─────answer─────┐
+                                        v                │
+    STARTING ──step──> QUEUED ──turn──> RUNNING ──ask──> WAITING_APPROVAL
+        │                │                │                │
+        └──interrupt──>──┴────> STOPPING <┴────────────────┘
+                                   │
+          any but STARTING ──finish┴──> CLOSING ──close──> ENDED
+                                           │
+            STARTING, STOPPING, CLOSING ───┴──withdraw───> WITHDRAWN
+
+The law:
+
+1. A run has two sides: the work, drawn above, and its record, which is SAVING until the store has SAVED or REFUSED it.
+   The model is asked while the record is being saved; nothing of it is told, and no tool begins, before that is done.
+2. Whatever stops a run (a person, its last reader, a limit, a newer run, the server's end) interrupts it, once: the
+   first reason counts, and none counts any more once the outcome is known.
+3. A run whose record was saved ends as ENDED, with exactly one end in its log. One whose record was refused has never
+   been: WITHDRAWN, and nothing of it is kept or told.
+4. CLOSING is left only when the record is no longer SAVING: there is nothing to end before there is something kept.
+
+Everything that changes a run's state is decided here. Knows no clock, no store, no task and no HTTP; above it is
+`live`.
+"""
+
+from enum import Enum, auto
+from typing import Final, Literal
+
+from holdfast.outcomes import Cancelled, OutcomeName
+
+LiveStatus = Literal["queued", "running", "waiting_approval"]
+RunStatus = LiveStatus | OutcomeName
+"""A run's state in a word, for the API, the terminal and the page: live, or how it ended."""
+
+
+class Work(Enum):
+    """What a run is doing."""
+
+    STARTING = auto()
+    """It has its place in the server, and its task has not taken its first step."""
+    QUEUED = auto()
+    """It waits for its turn on the session (R11)."""
+    RUNNING = auto()
+    WAITING_APPROVAL = auto()
+    """It waits for somebody's word on a tool call (R12)."""
+    STOPPING = auto()
+    """It was interrupted, and leaves whatever it is doing."""
+    CLOSING = auto()
+    """Its outcome is known, and its end is being saved."""
+    ENDED = auto()
+    WITHDRAWN = auto()
+    """It could not be saved at its start, or was somebody else's: it has never been."""
+
+
+class Record(Enum):
+    """Whether the store has taken a run."""
+
+    SAVING = auto()
+    SAVED = auto()
+    REFUSED = auto()
+
+
+class Move(Enum):
+    """What changes what a run is doing, and who does."""
+
+    STEP = auto()
+    """execute: its task has taken its first step; from here on it can be cancelled and will still be saved."""
+    TURN = auto()
+    """execute: the session is free."""
+    ASK = auto()
+    """the loop: somebody has to approve a call."""
+    ANSWER = auto()
+    """the loop: somebody has, or the time for it is over."""
+    INTERRUPT = auto()
+    """stop, the last reader, sweep, a run that replaces it, the server's end."""
+    FINISH = auto()
+    """execute: the work is over, and its outcome known."""
+    CLOSE = auto()
+    """execute: its end is saved and told."""
+    WITHDRAW = auto()
+    """start, or execute if that had begun: the store has refused it."""
+
+
+NEXT: Final[dict[tuple[Work, Move], Work]] = {
+    (Work.STARTING, Move.STEP): Work.QUEUED,
+    (Work.STARTING, Move.INTERRUPT): Work.STOPPING,
+    (Work.STARTING, Move.WITHDRAW): Work.WITHDRAWN,
+    (Work.QUEUED, Move.TURN): Work.RUNNING,
+    (Work.QUEUED, Move.INTERRUPT): Work.STOPPING,
+    (Work.QUEUED, Move.FINISH): Work.CLOSING,
+    (Work.RUNNING, Move.ASK): Work.WAITING_APPROVAL,
+    (Work.RUNNING, Move.INTERRUPT): Work.STOPPING,
+    (Work.RUNNING, Move.FINISH): Work.CLOSING,
+    (Work.WAITING_APPROVAL, Move.ANSWER): Work.RUNNING,
+    (Work.WAITING_APPROVAL, Move.INTERRUPT): Work.STOPPING,
+    (Work.WAITING_APPROVAL, Move.FINISH): Work.CLOSING,
+    (Work.STOPPING, Move.FINISH): Work.CLOSING,
+    (Work.STOPPING, Move.WITHDRAW): Work.WITHDRAWN,
+    (Work.CLOSING, Move.CLOSE): Work.ENDED,
+    (Work.CLOSING, Move.WITHDRAW): Work.WITHDRAWN,
+}
+"""What a move makes of a run; what is not here cannot happen."""
+_NEEDS: Final = {Move.CLOSE: Record.SAVED, Move.WITHDRAW: Record.REFUSED}
+"""What the record must be for a move."""
+
+STATUS: Final[dict[Work, LiveStatus]] = {
+    Work.STARTING: "queued",
+    Work.QUEUED: "queued",
+    Work.RUNNING: "running",
+    Work.WAITING_APPROVAL: "waiting_approval",
+    Work.STOPPING: "running",
+    Work.CLOSING: "running",
+    Work.ENDED: "running",
+    Work.WITHDRAWN: "running",
+}
+"""How a run is called for which nobody has read an outcome yet: it is told only once it is saved."""
+
+
+class IllegalMoveError(Exception):
+    """A move that the table does not have: a bug of ours."""
+
+
+class RunState:
+    """One run's state."""
+
+    __slots__ = ("interruption", "record", "work")
+
+    def __init__(self) -> None:
+        self.work = Work.STARTING
+        self.record = Record.SAVING
+        self.interruption: Cancelled | None = None
+        """Why it was interrupted: the first reason."""
+
+    def move(self, move: Move) -> None:
+        """Go on as the table says.
+
+        Raises:
+            IllegalMoveError: it does not say.
+        """
+        reached = NEXT.get((self.work, move))
+        if reached is None or self.record is not _NEEDS.get(move, self.record):
+            raise IllegalMoveError(f"{move.name} of a run that is {self.work.name}, its record {self.record.name}")
+        self.work = reached
+
+    def interrupt(self, why: Cancelled) -> bool:
+        """Interrupt it, for the first reason; False: it has been, or its outcome is known."""
+        if (self.work, Move.INTERRUPT) not in NEXT:
+            return False
+        self.interruption = why
+        self.move(Move.INTERRUPT)
+        return True
+
+    def decide_record(self, record: Literal[Record.SAVED, Record.REFUSED]) -> None:
+        """The store has taken the run, or not; once.
+
+        Raises:
+            IllegalMoveError: it has been decided before.
+        """
+        if self.record is not Record.SAVING:
+            raise IllegalMoveError(f"a record that is {self.record.name} cannot become {record.name}")
+        self.record = record
+
+    @property
+    def status(self) -> LiveStatus:
+        """In a word, for people and the API."""
+        return STATUS[self.work]
+
+    @property
+    def is_going(self) -> bool:
+        """Can it still be interrupted, or told something (R13)?"""
+        return (self.work, Move.INTERRUPT) in NEXT
