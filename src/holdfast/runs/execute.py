@@ -7,7 +7,6 @@ supervisor. Below: the agent's loop, the recorder, and `sweep` for what could no
 import asyncio
 import logging
 from collections.abc import Sequence
-from functools import partial
 
 from holdfast.agents.cuts import outcome_of_failure
 from holdfast.agents.loop import Agent, Loop
@@ -49,13 +48,13 @@ class Executor:
         outcome = await self._work(live, turn)
         live.state.move(Move.FINISH)
         self._metrics.upstream_closed(live, self._clock.monotonic())
-        await live.recorder.await_commit()
+        transcript = await live.recorder.finish()
         if live.state.record is Record.SAVING and live.saving is not None:
             await asyncio.wait([live.saving])
         if live.state.record is Record.REFUSED:
             withdraw(live, self._registry)
         else:
-            await self._close(live, outcome)
+            await self._close(live, outcome, _closing_events(live, outcome, transcript))
 
     async def _work(self, live: LiveRun, turn: "asyncio.Future[None]") -> Outcome:
         """What becomes of the run, whatever happens; its last step before it is closed."""
@@ -89,9 +88,9 @@ class Executor:
             live.recorder.push([Warned(message=f"The stored history could not be read: {error.message}")])
             return ()
 
-    async def _close(self, live: LiveRun, outcome: Outcome) -> None:
+    async def _close(self, live: LiveRun, outcome: Outcome, closing: Sequence[Event]) -> None:
         """Save the end, tell it, and let the next run of the session begin."""
-        unsaved = await live.recorder.close(partial(_closing_events, live, outcome), outcome, live.request.input)
+        unsaved = await live.recorder.close(closing, outcome, live.request.input)
         if unsaved is not None:
             logger.error("run %s could not be saved yet: %s", live.request.run, live.recorder.failure)
             self._sweeper.save_later(live.request.run, unsaved)

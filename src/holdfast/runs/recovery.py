@@ -8,14 +8,13 @@ import logging
 
 from holdfast.clock import Clock
 from holdfast.errors import LogConflictError
-from holdfast.events import Batch, Event, RunEnded
 from holdfast.ids import EventNumber
 from holdfast.outcomes import Incomplete
 from holdfast.runs.closing import close_interrupted
+from holdfast.runs.log.ending import Said, end_log
 from holdfast.runs.log.reading import read_transcript
-from holdfast.runs.log.recorder import PREVIEW_CHARACTERS
 from holdfast.store.port import Store
-from holdfast.store.records import RunEnding, RunRecord
+from holdfast.store.records import RunRecord
 
 logger = logging.getLogger(__name__)
 
@@ -36,26 +35,12 @@ async def recover(store: Store, clock: Clock) -> int:
 async def _close(store: Store, record: RunRecord, clock: Clock) -> None:
     transcript = await read_transcript(store, record.id)
     outcome = Incomplete(reason="server_restart")
-    end = EventNumber(transcript.events)
-    keep_open = frozenset(record.client_tools)
-    events: list[Event] = close_interrupted(transcript, outcome, keep_open)
-    for event in events:
-        transcript.add(event)
-    ended = RunEnded(outcome=outcome, usage=transcript.usage)
-    transcript.add(ended)
-    now = clock.now()
+    first, now = EventNumber(transcript.events), clock.now()
+    events = close_interrupted(transcript, outcome, frozenset(record.client_tools))
+    transcript.extend(events, now)
+    said = Said.so_far(transcript)
+    end = end_log(transcript, events, outcome, first=first, now=now, asked=record.input, said=said)
     try:
-        await store.end_run(
-            record.id,
-            Batch(end, now, [*events, ended]),
-            RunEnding(
-                outcome=outcome,
-                usage=transcript.usage,
-                ended_at=now,
-                messages=(*record.input, *transcript.messages()),
-                text=transcript.text[:PREVIEW_CHARACTERS],
-                answered_by=transcript.model,
-            ),
-        )
+        await store.end_run(record.id, end.batch, end.ending)
     except LogConflictError:
         logger.info("run %s had ended after all", record.id)

@@ -12,7 +12,7 @@ from holdfast.errors import LogConflictError, StoreError
 from holdfast.ids import RunId
 from holdfast.outcomes import Cancelled
 from holdfast.runs.live import LiveRun
-from holdfast.runs.log.recorder import Unsaved
+from holdfast.runs.log.ending import LogEnding
 from holdfast.runs.registry import Registry
 from holdfast.store.port import RunLog
 
@@ -29,7 +29,7 @@ class Sweeper:
         self._limits = limits
         self._clock = clock
         self._registry = registry
-        self._unsaved: dict[RunId, Unsaved] = {}
+        self._unsaved: dict[RunId, LogEnding] = {}
         self._to_purge: list[LiveRun] = []
         self._task: asyncio.Task[None] | None = None
 
@@ -38,9 +38,9 @@ class Sweeper:
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._sweep(), name="sweeper")
 
-    def save_later(self, run: RunId, unsaved: Unsaved) -> None:
+    def save_later(self, run: RunId, end: LogEnding) -> None:
         """An end that the store could not take is tried again until it can."""
-        self._unsaved[run] = unsaved
+        self._unsaved[run] = end
 
     def purge_later(self, live: LiveRun) -> None:
         """`store: false`: nothing is kept once it has ended and been read."""
@@ -80,9 +80,9 @@ class Sweeper:
             live.interrupt(Cancelled(reason="timeout", message=message))
 
     async def _tidy(self) -> None:
-        for run, unsaved in list(self._unsaved.items()):
+        for run, end in list(self._unsaved.items()):
             try:
-                await self._log.end_run(run, unsaved.batch, unsaved.ending)
+                await self._log.end_run(run, end.batch, end.ending)
             except LogConflictError:
                 logger.info("run %s was saved after all", run)
             del self._unsaved[run]

@@ -110,7 +110,8 @@ class LiveLog:
         await self.recorder.drain()
 
     async def end(self) -> None:
-        await self.recorder.close(lambda transcript: [], Completed(), ())
+        await self.recorder.finish()
+        await self.recorder.close([], Completed(), ())
 
     async def stream(self) -> None:
         """The request's own task, which is over when the stream has been handed over."""

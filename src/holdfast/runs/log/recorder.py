@@ -6,24 +6,23 @@ Sits on the store's port; knows no HTTP and no model.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 from holdfast.clock import Clock
 from holdfast.errors import StoreError
-from holdfast.events import Answered, Batch, Event, RunEnded, RunStarted, TurnStarted
+from holdfast.events import Answered, Batch, Event, RunStarted, TurnStarted
 from holdfast.ids import EventNumber, RunId
 from holdfast.messages import Message
 from holdfast.outcomes import Failed, Outcome
+from holdfast.runs.log.ending import LogEnding, Said, end_log
 from holdfast.runs.log.transcript import Transcript
 from holdfast.store.port import RunLog
-from holdfast.store.records import RunEnding
 
 TAIL_EVENTS = 256
 """How many of the newest events are kept in memory; a subscriber that is further behind reads the store."""
 MAX_PENDING_EVENTS = 4096
 """How far a run may be ahead of the store before it waits."""
-PREVIEW_CHARACTERS = 500
 MORE_SECONDS = 0.005
 """How long an event waits for what is sure to follow it: the first token goes into the batch of the run's start, and
 the run's end into that of the last token, instead of waiting for a commit of its own."""
@@ -57,6 +56,7 @@ class Recorder:
         "_pending",
         "_tail_events",
         "_timer",
+        "_told",
         "_transcript",
         "_waiters",
         "closed",
@@ -93,6 +93,8 @@ class Recorder:
         self._timer: asyncio.TimerHandle | None = None
         self._tail_events = 0
         self._waiters: list[asyncio.Future[bool]] = []
+        self._told: Said | None = None
+        """What readers had been told when the run was finished."""
 
     def push(self, events: Sequence[Event]) -> bool:
         """Record what happened. Returns at once; raises the StoreError that made recording impossible.
@@ -214,14 +216,6 @@ class Recorder:
             else:
                 await self.changed()
 
-    async def await_commit(self) -> None:
-        """Wait for what is in flight. What is not yet goes with the end of the log, in one commit."""
-        self._is_closing = True
-        if self._timer is not None:
-            self._timer.cancel()
-        while self._in_flight is not None:
-            await self.changed()
-
     def read_tail(self, after: EventNumber) -> list[Batch] | None:
         """What follows an event number, from memory; None: it is too long ago, read the store."""
         if after + 1 < self.tail_first:
@@ -241,52 +235,47 @@ class Recorder:
         batches[0] = batches[0].after(after)
         return batches
 
-    async def close(
-        self, make_closing: Callable[[Transcript], list[Event]], outcome: Outcome, asked: Sequence[Message]
-    ) -> "Unsaved | None":
-        """End the log: what is pending, what `make_closing` adds, and `RunEnded`, saved with the messages at once.
+    async def finish(self) -> Transcript:
+        """Wait for what is in flight, and fold what is pending: that goes with the end of the log, in one commit.
+
+        Returns:
+            All that the run will ever have said and done, but for how it is closed.
+        """
+        self._is_closing = True
+        if self._timer is not None:
+            self._timer.cancel()
+        while self._in_flight is not None:
+            await self.changed()
+        self._told = Said.so_far(self.transcript)
+        self.transcript.extend(self._pending, self._clock.now())
+        return self.transcript
+
+    async def close(self, closing: Sequence[Event], outcome: Outcome, asked: Sequence[Message]) -> LogEnding | None:
+        """End the log, once finished: what is pending, what closes the run, and `RunEnded`, saved with the messages.
 
         Never fails: where the store cannot save, the end is told as a failure, and what should have been saved is
         returned to be tried again.
         """
-        await self.await_commit()
-        told = self.transcript.messages(), self.transcript.text
-        events: list[Event] = []
+        assert self._told is not None, "close follows finish"
         if self.failure is None:
-            events = self._fold(self._pending)
-            events += self._fold(make_closing(self.transcript))
+            self.transcript.extend(closing, self._clock.now())
+            end = self._end([*self._pending, *closing], outcome, asked, Said.so_far(self.transcript))
         else:
-            outcome = _store_failed(self.failure)
-        whole = self.transcript.messages(), self.transcript.text
-        unsaved = self._prepare(events, outcome, (*asked, *whole[0]), whole[1])
+            end = self._end([], _store_failed(self.failure), asked, self._told)
         try:
-            await self._log.end_run(self.run, unsaved.batch, unsaved.ending)
+            await self._log.end_run(self.run, end.batch, end.ending)
         except StoreError as error:
             # What could not be saved is not told, and what is saved later is what was told.
             self.failure = error
-            unsaved = self._prepare([], _store_failed(error), (*asked, *told[0]), told[1])
-            self._publish(unsaved.batch)
-            return unsaved
-        self._publish(unsaved.batch)
+            end = self._end([], _store_failed(error), asked, self._told)
+            self._publish(end.batch)
+            return end
+        self._publish(end.batch)
         return None
 
-    def _fold(self, events: list[Event]) -> list[Event]:
-        self.transcript.extend(events, self._clock.now())
-        return events
-
-    def _prepare(self, events: list[Event], outcome: Outcome, messages: tuple[Message, ...], text: str) -> "Unsaved":
-        now, usage = self._clock.now(), self.transcript.usage
-        return Unsaved(
-            batch=Batch(self.end, now, [*events, RunEnded(outcome=outcome, usage=usage)]),
-            ending=RunEnding(
-                outcome=outcome,
-                usage=usage,
-                ended_at=now,
-                messages=messages,
-                text=text[:PREVIEW_CHARACTERS],
-                answered_by=self.transcript.model,
-            ),
-        )
+    def _end(self, events: Sequence[Event], outcome: Outcome, asked: Sequence[Message], said: Said) -> LogEnding:
+        now = self._clock.now()
+        return end_log(self.transcript, events, outcome, first=self.end, now=now, asked=asked, said=said)
 
     def _publish(self, batch: Batch) -> None:
         self.transcript.add(batch.events[-1], batch.at)
@@ -296,16 +285,6 @@ class Recorder:
         self.closed = True
         self._wake()
         self._notify(batch)
-
-
-class Unsaved:
-    """An end that the store could not take yet."""
-
-    __slots__ = ("batch", "ending")
-
-    def __init__(self, *, batch: Batch, ending: RunEnding) -> None:
-        self.batch = batch
-        self.ending = ending
 
 
 def _store_failed(error: StoreError) -> Failed:
