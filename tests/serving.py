@@ -36,7 +36,7 @@ from holdfast.config import AgentSettings, Protocol, ProviderSettings, ServerSet
 from holdfast.runs.metrics import Metrics
 from holdfast.runs.supervisor import Supervisor
 from holdfast.server import Server, open_server
-from holdfast.serving.connection import Connection
+from holdfast.serving.connection import LendingConnection
 from holdfast.store.memory import MemoryStore
 from holdfast.store.port import Store
 from holdfast.testing import Reply, ScriptedProvider
@@ -257,13 +257,13 @@ async def serving(
 async def listening(server: Server) -> AsyncIterator[str]:
     """The server's own connections, without the ticks and waits of uvicorn's start and stop."""
     config = uvicorn.Config(
-        server.app, http=Connection, ws="websockets-sansio", lifespan="off", log_config=None, server_header=False
+        server.app, http=LendingConnection, ws="websockets-sansio", lifespan="off", log_config=None, server_header=False
     )
     config.load()
     state = ServerState()
     loop = asyncio.get_running_loop()
     listener = await loop.create_server(
-        lambda: Connection(config=config, server_state=state, app_state={}), "127.0.0.1", 0
+        lambda: LendingConnection(config=config, server_state=state, app_state={}), "127.0.0.1", 0
     )
     try:
         yield f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}"

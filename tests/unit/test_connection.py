@@ -4,7 +4,7 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
-from holdfast.serving.connection import ConnectionWire
+from holdfast.serving.connection import BorrowedBody
 
 HEAD = b"HTTP/1.1 200 OK\r\n\r\n"
 
@@ -28,38 +28,38 @@ class Borrower:
         raise AssertionError("nobody has left")
 
 
-def lend() -> tuple[ConnectionWire, Packets, Any]:
-    """A wire whose headers have been made, and are held."""
+def lend() -> tuple[BorrowedBody, Packets, Any]:
+    """A body whose headers have been made, and are held."""
     packets = Packets()
     flow = SimpleNamespace(write_paused=False, resume_reading=lambda: None)
     cycle = SimpleNamespace(
         flow=flow, transport=packets, disconnected=False, scope={}, keep_alive=True, on_response=lambda: None
     )
     connection = SimpleNamespace(loop=asyncio.get_running_loop(), scope=cycle.scope, headers=[], borrower=None)
-    wire = ConnectionWire(connection, cycle)  # type: ignore[arg-type]
-    wire.hold()
+    body = BorrowedBody(connection, cycle)  # type: ignore[arg-type]
+    body.buffer_headers()
     cycle.transport.write(HEAD)
     assert packets.sent == []
-    return wire, packets, cycle
+    return body, packets, cycle
 
 
 async def test_headers_and_the_role_leave_together_at_once() -> None:
     """C2: one packet, and nobody has to say anything for it."""
-    wire, packets, cycle = lend()
-    assert wire.take(Borrower(), b"role")
+    body, packets, cycle = lend()
+    assert body.start(Borrower(), b"role")
     await asyncio.sleep(0)
     assert packets.sent == [HEAD + b"4\r\nrole\r\n"]
     assert cycle.transport is packets
-    wire.write(b"word")
-    wire.end(b"last")
+    body.push(b"word")
+    body.end(b"last")
     assert packets.sent[1:] == [b"4\r\nword\r\n", b"4\r\nlast\r\n0\r\n\r\n"]
 
 
 async def test_what_comes_in_the_same_step_goes_along() -> None:
     """C2: in its order, and once."""
-    wire, packets, _ = lend()
-    wire.take(Borrower(), b"role")
-    wire.write(b"word")
+    body, packets, _ = lend()
+    body.start(Borrower(), b"role")
+    body.push(b"word")
     assert packets.sent == [HEAD + b"4\r\nrole\r\n4\r\nword\r\n"]
     await asyncio.sleep(0)
     assert len(packets.sent) == 1
@@ -67,28 +67,28 @@ async def test_what_comes_in_the_same_step_goes_along() -> None:
 
 async def test_an_answer_that_ends_in_its_first_step_is_whole() -> None:
     """C2, R7: a run that had ended long ago, say."""
-    wire, packets, _ = lend()
-    wire.take(Borrower(), b"")
-    wire.end(b"all of it")
+    body, packets, _ = lend()
+    body.start(Borrower(), b"")
+    body.end(b"all of it")
     await asyncio.sleep(0)
     assert packets.sent == [HEAD + b"9\r\nall of it\r\n0\r\n\r\n"]
 
 
 async def test_headers_of_a_stream_that_never_began_are_not_kept_back() -> None:
     """S6: what is then said instead reaches the client."""
-    wire, packets, cycle = lend()
-    wire.release()
+    body, packets, cycle = lend()
+    body.flush_headers()
     cycle.transport.write(b"no")
     assert packets.sent == [HEAD, b"no"]
 
 
 async def test_nothing_is_written_to_a_client_that_has_gone() -> None:
     """R3: neither when the stream would begin, nor in the next step."""
-    wire, packets, cycle = lend()
-    wire.take(Borrower(), b"role")
+    body, packets, cycle = lend()
+    body.start(Borrower(), b"role")
     cycle.disconnected = True
     await asyncio.sleep(0)
     gone, more, cycle = lend()
     cycle.disconnected = True
-    assert not gone.take(Borrower(), b"role")
+    assert not gone.start(Borrower(), b"role")
     assert packets.sent == more.sent == []

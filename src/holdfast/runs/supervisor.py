@@ -109,7 +109,9 @@ class Supervisor:
 
     def view(self, record: RunRecord) -> RunView:
         """A run of which the store's record is at hand."""
-        return RunView(record, self.registry.get(record.id), self._store)
+        live = self.registry.get(record.id)
+        # Its end may be stored and not told yet: then it has not ended, for anybody.
+        return RunView(live.record if live is not None else record, live, self._store)
 
     def may_be_awaited(self, run: RunId) -> bool:
         """Is it going on, with nobody having interrupted it?"""

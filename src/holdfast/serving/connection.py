@@ -1,22 +1,29 @@
 """uvicorn's connection, with two things of ours: streams may borrow it, and bad HTTP is refused in our words.
 
-A stream that has borrowed it needs no task (R1, R3). What is not HTTP at all never reaches the app (S6, S7).
+A stream that has borrowed it needs no task (R1, R3), and takes less than half the memory. What is not HTTP at all never
+reaches the app (S6, S7). The price: this leans on parts of uvicorn that are not its API. All of that is in this module
+and nowhere else; `find_missing_parts` looks at start whether they are there, pyproject.toml has the versions that were
+tried, and a test runs the lowest and the newest of them. Where something is missing, `run` takes uvicorn as it comes,
+which is slower and just as right.
 
-Above: serving. Below: uvicorn, and the api's envelope and headers. Nothing about requests that can be read lives here.
+Above: run. Below: uvicorn, and the api's bodies and headers. Nothing about requests that can be read lives here.
 """
 
 import asyncio
+import inspect
 import logging
 import re
 from typing import Any, Final
 
 import msgspec
+import uvicorn
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.server import ServerState
 
 from holdfast.api.middleware.envelope import DEFAULT_POLICY, SECURITY_HEADERS, make_request_id
 from holdfast.api.problems import Problem
-from holdfast.api.streams.pushed import WIRE, Stream
+from holdfast.api.streams.body import LENT_BODY, BodyOwner
 
 MAX_PIPELINED: Final = 8
 """So many requests may wait for the end of a stream; then no more is read from their connection."""
@@ -31,7 +38,7 @@ _MALFORMED: Final = Problem(
 logger = logging.getLogger(__name__)
 
 
-class Connection(HttpToolsProtocol):
+class LendingConnection(HttpToolsProtocol):
     """One connection of the server."""
 
     __slots__ = ("answering", "borrower")
@@ -41,7 +48,7 @@ class Connection(HttpToolsProtocol):
         super().__init__(*arguments, **named)
         self.answering: RequestResponseCycle | None = None
         """The request whose turn it is; `cycle` is the newest, which may have come before its turn."""
-        self.borrower: Stream | None = None
+        self.borrower: BodyOwner | None = None
         """The stream that has the rest of the answer in its hands."""
         self.pipeline = _Pipeline()  # type: ignore[assignment]
 
@@ -58,7 +65,7 @@ class Connection(HttpToolsProtocol):
 
     async def _answer(self, cycle: RequestResponseCycle, app: Any) -> None:
         """As uvicorn's `run_asgi`, but for an answer that goes on without its task."""
-        wire = cycle.scope[WIRE] = ConnectionWire(self, cycle)  # type: ignore[typeddict-unknown-key]
+        body = cycle.scope[LENT_BODY] = BorrowedBody(self, cycle)  # type: ignore[typeddict-unknown-key]
         try:
             await app(cycle.scope, cycle.receive, cycle.send)
         except Exception:
@@ -68,7 +75,7 @@ class Connection(HttpToolsProtocol):
             else:
                 self.transport.close()
             return
-        if not (wire.is_taken or cycle.response_complete or cycle.disconnected):
+        if not (body.is_taken or cycle.response_complete or cycle.disconnected):
             logger.error("a request was not answered to its end")
             self.transport.close()
 
@@ -167,8 +174,8 @@ _NOBODY: Final = _Nobody()
 class _Head:
     """In the place of a transport, for an answer's headers."""
 
-    def __init__(self, wire: "ConnectionWire") -> None:
-        self.write = wire.keep
+    def __init__(self, body: "BorrowedBody") -> None:
+        self.write = body.keep_header
 
 
 def _chunk(data: bytes) -> bytes:
@@ -176,12 +183,12 @@ def _chunk(data: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(data), data) if data else b""
 
 
-class ConnectionWire:
+class BorrowedBody:
     """The rest of one answer, to be borrowed."""
 
     __slots__ = ("_connection", "_cycle", "_flow", "_held", "_transport", "is_taken")
 
-    def __init__(self, connection: Connection, cycle: RequestResponseCycle) -> None:
+    def __init__(self, connection: LendingConnection, cycle: RequestResponseCycle) -> None:
         self.is_taken = False
         self._connection = connection
         self._cycle = cycle
@@ -195,15 +202,15 @@ class ConnectionWire:
         """Is what was written on its way?"""
         return not self._flow.write_paused
 
-    def hold(self) -> None:
+    def buffer_headers(self) -> None:
         """Keep what uvicorn writes until the stream begins."""
         self._cycle.transport = _Head(self)  # type: ignore[assignment]
 
-    def keep(self, head: bytes) -> None:
+    def keep_header(self, head: bytes) -> None:
         """Called by the head."""
         self._held += head
 
-    def release(self) -> None:
+    def flush_headers(self) -> None:
         """Send what was kept; what comes goes out as it comes."""
         self._cycle.transport = self._transport
         self._flush()
@@ -213,7 +220,7 @@ class ConnectionWire:
         if held and not self._cycle.disconnected:
             self._transport.write(held)
 
-    def take(self, stream: Stream, first: bytes) -> bool:
+    def start(self, owner: BodyOwner, first: bytes) -> bool:
         """Send the beginning, and lend the connection to a stream."""
         self.is_taken = True
         if self._cycle.disconnected:
@@ -222,7 +229,7 @@ class ConnectionWire:
         self._held += _chunk(first)
         # What comes in this very step goes along.
         self._connection.loop.call_soon(self._flush)
-        self._connection.borrower = stream
+        self._connection.borrower = owner
         # After a large body it may be paused, and the end of the connection would go unnoticed.
         self._flow.resume_reading()
         self._forget_request()
@@ -235,8 +242,9 @@ class ConnectionWire:
         self._cycle.scope = None  # type: ignore[assignment]
         self._cycle.message_event = _NOBODY  # type: ignore[assignment]
 
-    def write(self, data: bytes) -> bool:
+    def push(self, data: bytes, /) -> bool:
         """Send a part of the body."""
+        # Chunked, as uvicorn would have: it has written that header.
         data = b"%x\r\n%b\r\n" % (len(data), data)
         if self._held:
             data, self._held = self._held + data, b""
@@ -254,14 +262,66 @@ class ConnectionWire:
             self._transport.close()
         cycle.on_response()
 
-    def break_off(self) -> None:
+    def abort(self) -> None:
         """End the connection."""
         self._connection.borrower = None
         self._transport.abort()
 
-    async def catch_up(self) -> None:
+    async def drain(self) -> None:
         """Wait until what was written is on its way."""
         await self._flow.drain()
+
+
+_CALLED: Final = (
+    "_start_asgi_task",
+    "connection_lost",
+    "connection_made",
+    "data_received",
+    "handle_websocket_upgrade",
+    "on_body",
+    "on_headers_complete",
+    "on_response_complete",
+    "send_400_response",
+)
+_KEPT: Final = ("cycle", "flow", "headers", "loop", "pipeline", "scope", "server_state", "tasks", "transport")
+_OF_A_CYCLE: Final = (
+    "disconnected",
+    "flow",
+    "keep_alive",
+    "message_event",
+    "on_response",
+    "response_complete",
+    "response_started",
+    "scope",
+    "transport",
+)
+_FLOW: Final = ("drain", "pause_reading", "pause_writing", "resume_reading", "resume_writing")
+
+
+def find_missing_parts() -> list[str]:
+    """What the installed uvicorn lacks of what a `LendingConnection` leans on; empty: all is there.
+
+    Call it on the event loop.
+    """
+    missing = [f"HttpToolsProtocol.{name}" for name in _CALLED if not hasattr(HttpToolsProtocol, name)]
+    missing += [f"FlowControl.{name}" for name in _FLOW if not hasattr(FlowControl, name)]
+    missing += [
+        f"RequestResponseCycle.{name}" for name in ("send_500_response",) if not hasattr(RequestResponseCycle, name)
+    ]
+    try:
+        config = uvicorn.Config(_no_app, log_config=None, lifespan="off")
+        protocol = HttpToolsProtocol(config=config, server_state=ServerState(), app_state={})
+        nothing: dict[str, Any] = dict.fromkeys(inspect.signature(RequestResponseCycle).parameters)
+        cycle = RequestResponseCycle(**nothing)
+    except (TypeError, AttributeError) as error:
+        return [*missing, f"a way to make its connections ({error})"]
+    missing += [f"HttpToolsProtocol().{name}" for name in _KEPT if not hasattr(protocol, name)]
+    missing += [f"RequestResponseCycle().{name}" for name in _OF_A_CYCLE if not hasattr(cycle, name)]
+    return missing
+
+
+async def _no_app(*_: object) -> None:
+    raise AssertionError("nothing is served with this")
 
 
 def _refusal() -> bytes:

@@ -6,15 +6,18 @@ connection. Knows nothing of what is served beyond the two calls that end it.
 
 import asyncio
 import contextlib
+import logging
 import signal
 import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Generator
-from typing import Any, Final, Protocol
+from typing import Any, Final, Literal, Protocol
 
 import uvicorn
 
-from holdfast.serving.connection import Connection
+from holdfast.serving.connection import LendingConnection, find_missing_parts
+
+logger = logging.getLogger(__name__)
 
 KEEP_ALIVE_SECONDS: Final = 75
 """Longer than the 60 s after which common proxies drop a silent connection: they should be the ones to close it."""
@@ -142,11 +145,25 @@ class _HttpServer(uvicorn.Server):
             server.close()
 
 
+def _choose_connection() -> type[asyncio.Protocol] | Literal["httptools"]:
+    """Ours, if this uvicorn has what it needs; else uvicorn's own, and somebody should know."""
+    missing = find_missing_parts()
+    if not missing:
+        return LendingConnection
+    logger.warning(
+        "uvicorn %s lacks %s; streams take more memory and time than they need to. Install a version that Holdfast "
+        "was tried with: pip install --upgrade holdfast",
+        uvicorn.__version__,
+        ", ".join(missing),
+    )
+    return "httptools"
+
+
 def _make_config(serving: Serving) -> uvicorn.Config:
     return uvicorn.Config(
         serving.app,
         interface="asgi3",
-        http=Connection,
+        http=_choose_connection(),
         ws="websockets-sansio",
         # The server's parts are opened and closed around this; the app has no life cycle of its own.
         lifespan="off",

@@ -139,8 +139,11 @@ def batches_of(events: list[Event], cuts: list[int], gaps: list[float]) -> list[
 
 def play(batches: list[Batch], **options: Any) -> list[dict[str, Any]]:
     encoder = ResponseEncoder(make_envelope(), lambda: 0.0, sse=False, **options)
-    frames = [*encoder.begin_frames(), *(frame for batch in batches for frame in encoder.encode_frames([batch]))]
-    return [msgspec.json.decode(frame) for frame in frames]
+    return decode(encoder.begin() + b"".join(encoder.encode([batch]) for batch in batches))
+
+
+def decode(lines: bytes) -> list[dict[str, Any]]:
+    return [msgspec.json.decode(line) for line in lines.splitlines()]
 
 
 def without_numbers(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -200,23 +203,23 @@ def test_a_reader_in_silence_gets_the_numbers_that_a_replay_has(gaps: list[float
     batches = batches_of(LOG, [5, 9, 20, 23], gaps)
     now = 1000.0
     encoder = ResponseEncoder(make_envelope(), lambda: now, sse=False)
-    frames = [*encoder.begin_frames()]
+    lines = encoder.begin()
     previous = 1000.0
     for batch in batches:
         # A batch is told a moment after its time; until then the reader may look as often as it likes.
         for part in sorted(polls):
             now = previous + part * (batch.at + 0.5 - previous)
-            frames += encoder.quiet_frames()
+            lines += encoder.keepalive()
         previous = batch.at + 0.5
-        frames += encoder.encode_frames([batch])
-    assert [msgspec.json.decode(frame) for frame in frames] == play(batches)
+        lines += encoder.encode([batch])
+    assert decode(lines) == play(batches)
 
 
 def test_text_deltas_are_written_as_any_other_event() -> None:
     """P3: the templated form is the same JSON, as SSE and as a message."""
     batch = Batch(EventNumber(0), 1000.0, [BEGAN, TextAdded(text='a\n\u2028"é')])
     plain, sse = (ResponseEncoder(make_envelope(), lambda: 0.0, sse=sse) for sse in (False, True))
-    frame = plain.encode_frames([batch])[-1]
+    frame = plain.encode([batch]).splitlines()[-1]
     assert msgspec.json.decode(frame) == {
         "type": "response.output_text.delta",
         "sequence_number": 2,
@@ -234,10 +237,10 @@ def test_silence_before_a_beat_is_due_is_a_comment_with_one_newline() -> None:
     now = 1001.0
     encoder = ResponseEncoder(make_envelope(), lambda: now)
     encoder.begin()
-    assert encoder.quiet() == b": keepalive\n"
+    assert encoder.keepalive() == b": keepalive\n"
     now = 1010.0
-    assert encoder.quiet().startswith(b"event: response.in_progress\n")
-    assert encoder.quiet() == b": keepalive\n"
+    assert encoder.keepalive().startswith(b"event: response.in_progress\n")
+    assert encoder.keepalive() == b": keepalive\n"
 
 
 def test_calls_that_were_dropped_are_incomplete_whatever_dropped_them() -> None:
@@ -314,7 +317,7 @@ def test_what_no_schema_knows_is_told_only_to_clients_that_asked() -> None:
     """P3: approvals, steering, warnings and retries, under names of our own."""
     batch = Batch(EventNumber(0), 1000.0, LOG)
     encoder = ResponseEncoder(make_envelope(own_events=True), lambda: 0.0, sse=False)
-    events = [msgspec.json.decode(frame) for frame in (*encoder.begin_frames(), *encoder.encode_frames([batch]))]
+    events = decode(encoder.begin() + encoder.encode([batch]))
     assert [event["sequence_number"] for event in events] == list(range(len(events)))
     own = [event for event in events if event["type"].startswith("holdfast:")]
     assert [event["type"].removeprefix("holdfast:") for event in own] == [

@@ -12,7 +12,7 @@ import msgspec
 from holdfast.api.chat_completions.finish import Ending, ending_of
 from holdfast.api.dialects import Dialect
 from holdfast.api.problems import problem_of
-from holdfast.api.streams.event_stream import KEEPALIVE
+from holdfast.api.streams.encoder import KEEPALIVE
 from holdfast.errors import HoldfastError
 from holdfast.events import (
     Answered,
@@ -178,7 +178,7 @@ class ChatEncoder:
             frames.append(_DONE)
         return b"".join(frames)
 
-    def quiet(self) -> bytes:
+    def keepalive(self) -> bytes:
         """A comment."""
         return KEEPALIVE
 

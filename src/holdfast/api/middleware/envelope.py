@@ -12,8 +12,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from holdfast.api.middleware.refusing import refuse
 from holdfast.api.problems import unexpected_problem
-from holdfast.api.requests.body import ClientLeftError
 from holdfast.api.requests.headers import headers_of
+from holdfast.api.streams.disconnect import ClientLeftError
 
 logger = logging.getLogger(__name__)
 

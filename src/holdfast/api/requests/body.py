@@ -12,6 +12,7 @@ from starlette.requests import Request
 
 from holdfast.api.requests.headers import headers_of
 from holdfast.api.service import service_of
+from holdfast.api.streams.disconnect import ClientLeftError
 from holdfast.errors import RequestError
 
 T = TypeVar("T")
@@ -24,10 +25,6 @@ sending, gets to see the answer instead of a reset."""
 
 MAX_DEPTH: Final = 100
 """What is nested deeper than this could be read and not written again."""
-
-
-class ClientLeftError(Exception):
-    """The client went away; nobody reads an answer."""
 
 
 async def read_body(request: Request) -> bytes:

@@ -1,4 +1,4 @@
-"""How a response's growth is written: server-sent events, or the messages of a WebSocket (P3, P9).
+"""How a response's growth is written: server-sent events, or a line for each message of a WebSocket (P3, P9).
 
 The fold says what happens; this module numbers it and writes it. Text deltas, the only hot shape, are joined from bytes
 prepared once per message. Made without a request; does no I/O. Sits on the fold and the response object.
@@ -12,7 +12,7 @@ import msgspec
 from holdfast.api.items.fold import ResponseFold
 from holdfast.api.items.outputs import MessageItem
 from holdfast.api.responses.response_object import Envelope, render_response, status_of, terminal_event
-from holdfast.api.streams.event_stream import KEEPALIVE
+from holdfast.api.streams.encoder import KEEPALIVE
 from holdfast.errors import HoldfastError
 from holdfast.events import Batch, RunEnded
 from holdfast.outcomes import Failed, outcome_reason
@@ -41,17 +41,17 @@ class EventWriter:
         self._item: MessageItem | None = None
         self._head = b""
 
-    def take(self) -> list[bytes]:
-        """The frames written since the last time."""
+    def take(self) -> bytes:
+        """What was written since the last time."""
         frames, self._frames = self._frames, []
-        return frames
+        return b"".join(frames)
 
     def tell(self, name: str, fields: dict[str, Any]) -> None:
         """Write an event."""
         number, self.next = self.next, self.next + 1
         if number > self._after:
             data = _encode({"type": name, "sequence_number": number, **fields})
-            self._frames.append(b"event: %b\ndata: %b\n\n" % (name.encode(), data) if self._sse else data)
+            self._frames.append(b"event: %b\ndata: %b\n\n" % (name.encode(), data) if self._sse else data + b"\n")
 
     def text_added(self, item: MessageItem, text: str) -> None:
         """Write a text delta."""
@@ -76,7 +76,7 @@ class EventWriter:
                 )[:-1]
                 + b',"delta":'
             )
-        tail = b',"sequence_number":%d}\n\n' if self._sse else b',"sequence_number":%d}'
+        tail = b',"sequence_number":%d}\n\n' if self._sse else b',"sequence_number":%d}\n'
         self._frames.append(self._head + _encode(text) + tail % number)
 
     def ended(self, fold: ResponseFold) -> None:
@@ -111,36 +111,15 @@ class ResponseEncoder:
         self._beat_at = envelope.created_at + self._period
         """When the next repetition is due: so long after the log last had something to show, or after the last one."""
 
-    # As server-sent events
-
     def begin(self) -> bytes:
-        """The response exists."""
-        return b"".join(self.begin_frames())
-
-    def encode(self, batches: list[Batch]) -> bytes:
-        """What these events look like, with the stream's terminator when they are the last."""
-        frames = b"".join(self.encode_frames(batches))
-        return frames + DONE if self.fold.outcome is not None else frames
-
-    def quiet(self) -> bytes:
-        """A comment, or a beat when one is due."""
-        return b"".join(self.quiet_frames()) or KEEPALIVE
-
-    def fail(self, error: HoldfastError) -> bytes:
-        """The log cannot be read further."""
-        return b"".join(self.fail_frames(error)) + DONE
-
-    # As single frames
-
-    def begin_frames(self) -> list[bytes]:
         """The response exists, and goes on."""
         response = render_response(self._envelope, self.fold)
         self._writer.tell("response.created", {"response": response})
         self._writer.tell("response.in_progress", {"response": response})
         return self._writer.take()
 
-    def encode_frames(self, batches: list[Batch]) -> list[bytes]:
-        """What these events look like."""
+    def encode(self, batches: list[Batch]) -> bytes:
+        """What these events look like, with the stream's terminator when they are the last."""
         writer = self._writer
         for batch in batches:
             while batch.at >= self._beat_at and not _was_down(batch):
@@ -149,19 +128,20 @@ class ResponseEncoder:
             self.fold.add_batch(batch)
             if writer.next != before:
                 self._beat_at = batch.at + self._period
-        return writer.take()
+        frames = writer.take()
+        return frames + DONE if self._sse and self.fold.outcome is not None else frames
 
-    def quiet_frames(self) -> list[bytes]:
-        """A beat, when one is due."""
+    def keepalive(self) -> bytes:
+        """A beat when one is due, else a comment; a WebSocket has none."""
         if self._now() - _MARGIN * self._envelope.beat_seconds >= self._beat_at:
             self._beat()
-        return self._writer.take()
+        return self._writer.take() or (KEEPALIVE if self._sse else b"")
 
-    def fail_frames(self, error: HoldfastError) -> list[bytes]:
+    def fail(self, error: HoldfastError) -> bytes:
         """The end of a stream whose log cannot be read further: a failure, whatever the run came to."""
         self.fold.outcome = Failed(reason="internal", message=error.message)
         self._writer.ended(self.fold)
-        return self._writer.take()
+        return self._writer.take() + (DONE if self._sse else b"")
 
     def _beat(self) -> None:
         self._beat_at += self._period

@@ -5,8 +5,7 @@ own connection, which remembers the last one. Errors are events; the connection 
 """
 
 import asyncio
-import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -20,16 +19,17 @@ from holdfast.api.responses.chain import Place, join_texts
 from holdfast.api.responses.create import compose, make_request, read_input
 from holdfast.api.responses.encode import ResponseEncoder
 from holdfast.api.responses.lookup import make_envelope
-from holdfast.api.responses.response_object import parse_echo
+from holdfast.api.responses.response_object import Envelope, parse_echo
 from holdfast.api.responses.schema import Wanted, parse_create
 from holdfast.api.service import Service, service_of
+from holdfast.api.streams.buffered import WebSocketBody
+from holdfast.api.streams.pushed import PushedStream
 from holdfast.errors import HoldfastError, LimitReachedError, RequestError
+from holdfast.events import Batch
 from holdfast.ids import CallId, make_session_id, response_id
 from holdfast.messages import AssistantMessage, Message
 from holdfast.runs.log.transcript import Transcript
 from holdfast.runs.start import Started
-
-logger = logging.getLogger(__name__)
 
 CONNECTION_SECONDS: Final = 3600.0
 """As the specification says: after an hour a client connects anew."""
@@ -51,10 +51,10 @@ class Remembered(msgspec.Struct, frozen=True, kw_only=True):
 async def serve_socket(websocket: WebSocket) -> None:
     """Take turns until the client leaves or the connection is too old."""
     await websocket.accept()
-    await Connection(service_of(websocket), websocket).serve()
+    await ResponsesSocket(service_of(websocket), websocket).serve()
 
 
-class Connection:
+class ResponsesSocket:
     """One client's socket."""
 
     def __init__(self, service: Service, websocket: WebSocket) -> None:
@@ -110,22 +110,15 @@ class Connection:
         request = await self._make_request(wanted)
         started = await self._start(request)
         transcript = Transcript()
+        body = WebSocketBody(self._websocket)
         async with started.subscription as subscription:
-            # The model was asked while the run was being saved: it may have ended by now.
             envelope = make_envelope(self._service, started.record)
-            encoder = ResponseEncoder(envelope, self._service.clock.now, sse=False)
+            encoder = _FoldingEncoder(envelope, self._service.clock.now, transcript)
             if wanted.is_stored:
                 await self._service.store.evict_responses(self._service.settings.store.max_responses)
-            await self._send(encoder.begin_frames())
-            try:
-                while not subscription.is_over:
-                    batches = await subscription.next(self._service.settings.server.keepalive_seconds)
-                    await self._send(encoder.encode_frames(batches) if batches else encoder.quiet_frames())
-                    for batch in batches:
-                        transcript.add_batch(batch)
-            except HoldfastError as error:
-                logger.error("run %s cannot be read further: %s", request.run, error.message)
-                await self._send(encoder.fail_frames(error))
+            keepalive_seconds = self._service.settings.server.keepalive_seconds
+            PushedStream(subscription, encoder, body, keepalive_seconds=keepalive_seconds).start()
+            await body.deliver()
         if not wanted.is_stored:
             self._remember(request, transcript)
 
@@ -167,13 +160,22 @@ class Connection:
             system=join_texts(echo.carried_system, echo.system),
         )
 
-    async def _send(self, frames: Sequence[bytes]) -> None:
-        for frame in frames:
-            await self._websocket.send({"type": "websocket.send", "text": frame.decode()})
-
     async def _send_problem(self, problem: Problem) -> None:
         event = {"type": "error", "status": problem.status, "error": problem.envelope["error"]}
-        await self._send([msgspec.json.encode(event)])
+        await self._websocket.send({"type": "websocket.send", "text": msgspec.json.encode(event).decode()})
+
+
+class _FoldingEncoder(ResponseEncoder):
+    """Keeps what a response says beside writing it: one that is not stored can be continued from here alone."""
+
+    def __init__(self, envelope: Envelope, now: Callable[[], float], transcript: Transcript) -> None:
+        super().__init__(envelope, now, sse=False)
+        self._transcript = transcript
+
+    def encode(self, batches: list[Batch]) -> bytes:
+        for batch in batches:
+            self._transcript.add_batch(batch)
+        return super().encode(batches)
 
 
 def _parse_turn(data: bytes, max_bytes: int) -> Wanted:

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from holdfast.api.streams.encoder import KEEPALIVE
 from holdfast.errors import HoldfastError
 from holdfast.events import Batch, Event, RunEnded, TextAdded, event_name
 from holdfast.ids import EventNumber
@@ -42,9 +43,9 @@ class RunEventsEncoder:
                 number = EventNumber(number + 1)
         return b"".join(frames)
 
-    def quiet(self) -> bytes:
+    def keepalive(self) -> bytes:
         """Nothing has come for a while."""
-        return b": keepalive\n"
+        return KEEPALIVE
 
     def fail(self, error: HoldfastError) -> bytes:
         """The log cannot be read on: an end that no client takes for success, and that is not in the log."""

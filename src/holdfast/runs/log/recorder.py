@@ -92,7 +92,7 @@ class Recorder:
         self._is_closing = False
         self._timer: asyncio.TimerHandle | None = None
         self._tail_events = 0
-        self._waiters: list[asyncio.Future[bool]] = []
+        self._waiters: list[asyncio.Future[None]] = []
         self._told: Said | None = None
         """What readers had been told when the run was finished."""
 
@@ -200,11 +200,11 @@ class Recorder:
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
             if not waiter.done():
-                waiter.set_result(True)
+                waiter.set_result(None)
 
-    def changed(self) -> asyncio.Future[bool]:
+    def changed(self) -> asyncio.Future[None]:
         """Done when there is something new to read, or nothing more will come."""
-        waiter: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiters.append(waiter)
         return waiter
 

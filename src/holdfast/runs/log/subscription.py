@@ -5,7 +5,6 @@ missed it reads from memory or, further back, from the store. One that has misse
 is new instead of being woken for it. Sits on the recorder and the store's port.
 """
 
-import asyncio
 from collections.abc import AsyncGenerator, Callable
 from types import TracebackType
 from typing import Self
@@ -28,7 +27,6 @@ class Subscription:
         "_left",
         "_log",
         "_next",
-        "_quiet",
         "_recorder",
         "_sink",
         "is_over",
@@ -51,12 +49,10 @@ class Subscription:
         self._log = log
         self._recorder = recorder
         self._left = left
-        self._quiet = _Quiet()
         self._sink: BatchSink | None = None
 
     def leave(self) -> None:
         """Stop reading; the last one to leave an attached run ends it. Twice is once."""
-        self._quiet.stop()
         self.unfollow()
         left, self._left = self._left, None
         if left is not None:
@@ -122,10 +118,8 @@ class Subscription:
         batches = self._recorder.read_tail(self._after) if self._recorder is not None else None
         return self._take(batches) if batches else None
 
-    async def next(self, quiet_seconds: float | None = None) -> list[Batch]:
-        """Wait for something new and take all of it, up to a page; with `quiet_seconds` for no longer than that.
-
-        One coroutine, because every token of every stream passes here. Empty: it has been quiet for so long.
+    async def next(self) -> list[Batch]:
+        """Wait for something new and take all of it, up to a page.
 
         Raises:
             StoreUnavailableError: what was missed cannot be read now.
@@ -140,11 +134,7 @@ class Subscription:
                 return self._take(batches)
             if recorder is None or recorder.closed:
                 raise NotFoundError(f"The log of run {self.run} ends after event {self._after}.", code="run_not_found")
-            waiter = recorder.changed()
-            if quiet_seconds is not None:
-                self._quiet.watch(waiter, quiet_seconds)
-            if not await waiter:
-                return []
+            await recorder.changed()
 
     @property
     def _after(self) -> EventNumber:
@@ -165,37 +155,3 @@ def _first_page(batches: list[Batch]) -> list[Batch]:
         events += len(batches[page].events)
         page += 1
     return batches[:page]
-
-
-class _Quiet:
-    """Tells a waiter that nothing has come for a while.
-
-    One timer for a reader's life, not one for every wait: when it fires too early, because the wait that it was made
-    for is long over, it is set again for what is left of the present one.
-    """
-
-    __slots__ = ("_due", "_loop", "_timer", "_waiter")
-
-    def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._due = 0.0
-        self._waiter: asyncio.Future[bool] | None = None
-        self._timer: asyncio.TimerHandle | None = None
-
-    def watch(self, waiter: asyncio.Future[bool], seconds: float) -> None:
-        self._waiter, self._due = waiter, self._loop.time() + seconds
-        if self._timer is None or self._timer.when() > self._due:
-            self.stop()
-            self._timer = self._loop.call_at(self._due, self._fire)
-
-    def stop(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _fire(self) -> None:
-        self._timer = None
-        if self._loop.time() < self._due - 0.001:
-            self._timer = self._loop.call_at(self._due, self._fire)
-        elif self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(False)

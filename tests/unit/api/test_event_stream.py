@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.api.chat_completions.encode import ChatEncoder
 from holdfast.api.dialects import DIALECTS
-from holdfast.api.requests.body import ClientLeftError
+from holdfast.api.streams.disconnect import ClientLeftError
 from holdfast.api.streams.event_stream import EventStream, await_end
 from holdfast.errors import StoreUnavailableError
 from holdfast.events import Batch, RunEnded, RunStarted, TextAdded, ToolStarted
@@ -76,7 +76,8 @@ async def test_a_whole_log_is_sent_and_the_place_given_up() -> None:
     reader = Reader()
     await stream(reader.subscription(SOME, REST))({}, reader.receive, reader.send)
     assert reader.sent[0]["type"] == "http.response.start"
-    assert [message.get("more_body") for message in reader.sent[1:]] == [True, True, False]
+    *more, last = [message["more_body"] for message in reader.sent[1:]]
+    assert all(more) and not last
     assert reader.body.endswith(b"data: [DONE]\n\n")
     assert reader.left == 1
 

@@ -10,8 +10,9 @@ import pytest
 
 from holdfast.api.chat_completions.encode import ChatEncoder
 from holdfast.api.dialects import DIALECTS
-from holdfast.api.streams.event_stream import KEEPALIVE, EventStream
-from holdfast.api.streams.pushed import WIRE, Stream
+from holdfast.api.streams.body import LENT_BODY, BodyOwner
+from holdfast.api.streams.encoder import KEEPALIVE
+from holdfast.api.streams.event_stream import EventStream
 from holdfast.clock import SystemClock
 from holdfast.errors import StoreUnavailableError
 from holdfast.events import Batch, TextAdded
@@ -34,23 +35,23 @@ class Borrowed:
         self.is_there = True
         self.is_ready = True
         self.left = 0
-        self.stream: Stream | None = None
+        self.stream: BodyOwner | None = None
         self._unread = b""
         self._reads = asyncio.Event()
 
-    def hold(self) -> None:
+    def buffer_headers(self) -> None:
         pass
 
-    def release(self) -> None:
+    def flush_headers(self) -> None:
         pass
 
-    def take(self, stream: Stream, first: bytes) -> bool:
+    def start(self, stream: BodyOwner, first: bytes) -> bool:
         self.stream = stream
         if self.is_there and first:
-            self.write(first)
+            self.push(first)
         return self.is_there
 
-    def write(self, data: bytes) -> bool:
+    def push(self, data: bytes, /) -> bool:
         assert data
         assert not self.ended
         assert self.is_there
@@ -61,13 +62,13 @@ class Borrowed:
         return self.is_ready
 
     def end(self, data: bytes) -> None:
-        self.write(data)
+        self.push(data)
         self.ended = True
 
-    def break_off(self) -> None:
+    def abort(self) -> None:
         self.broken = True
 
-    async def catch_up(self) -> None:
+    async def drain(self) -> None:
         while not self.is_ready:
             self._reads.clear()
             await self._reads.wait()
@@ -123,7 +124,7 @@ class LiveLog:
         async def receive() -> Any:
             raise AssertionError("the connection says by itself when the client goes")
 
-        await self.response({WIRE: self.wire}, receive, send)
+        await self.response({LENT_BODY: self.wire}, receive, send)
         assert started == ["http.response.start"]
 
 
@@ -284,15 +285,15 @@ async def test_one_that_leaves_while_the_others_are_told_is_told_no_more() -> No
         async def ignore(message: Any) -> None:
             pass
 
-        await other({WIRE: second}, None, ignore)  # type: ignore[arg-type]
-        write = first.write
+        await other({LENT_BODY: second}, None, ignore)  # type: ignore[arg-type]
+        push = first.push
 
-        def write_and_lose_the_other(data: bytes) -> bool:
+        def push_and_lose_the_other(data: bytes, /) -> bool:
             if second.is_there:
                 second.go()
-            return write(data)
+            return push(data)
 
-        first.write = write_and_lose_the_other  # type: ignore[method-assign]
+        first.push = push_and_lose_the_other  # type: ignore[method-assign]
         await log.say("one")
         await log.end()
     assert first.words == ["one"]
