@@ -5,13 +5,11 @@
 """
 
 import asyncio
-import contextlib
 import os
 import re
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
@@ -22,28 +20,12 @@ from typing import Any, Self
 import aiohttp
 import msgspec
 import openai
-import uvicorn
-from uvicorn.server import ServerState
 
-from holdfast.agents.approvals import ApprovalPolicy
-from holdfast.agents.loop import Agent
-from holdfast.api.app import make_app
-from holdfast.api.dialects import DIALECTS
-from holdfast.api.service import Service
 from holdfast.chaos.provider import Responder
-from holdfast.clock import SystemClock
 from holdfast.config import AgentSettings, Protocol, ProviderSettings, ServerSettings, Settings, StreamSettings
-from holdfast.runs.metrics import Metrics
-from holdfast.runs.supervisor import Supervisor
-from holdfast.server import Server, open_server
-from holdfast.serving.connection import LendingConnection
+from holdfast.server import Server
 from holdfast.store.memory import MemoryStore
-from holdfast.store.port import Store
-from holdfast.testing import Reply, ScriptedProvider
-from holdfast.tools.port import Tools
-from holdfast.tools.toolbox import Toolbox
-from holdfast.upstream.port import Upstream
-from holdfast.upstream.router import ModelRouter
+from holdfast.testing import Parts, Reply, ScriptedProvider, open_local_server
 
 KEY = "key-of-the-tests"
 QUICK_STREAM = StreamSettings(retries=0, connect_seconds=2.0, first_byte_seconds=2.0, stall_seconds=2.0)
@@ -234,45 +216,23 @@ async def serving(
     data_dir: Path | None = None,
     key: str | None = None,
     environment: Mapping[str, str] | None = None,
+    lends: bool = True,
+    parts: Parts | None = None,
     **settings: Any,
 ) -> AsyncIterator[World]:
     """The whole server on a loopback port, in this loop."""
-    with contextlib.ExitStack() as folders:
-        folder = data_dir or Path(folders.enter_context(tempfile.TemporaryDirectory()))
-        async with ScriptedProvider(script) as provider:
-            made = make_settings(provider.url, protocol, **settings)
-            if key is not None:
-                made = msgspec.structs.replace(made, server=msgspec.structs.replace(made.server, api_key=key))
-            async with open_server(made, data_dir=folder, environment=environment or {}) as server:
-                async with listening(server) as base_url, Client(base_url, key) as client:
-                    world = World(server, provider, client, base_url)
-                    try:
-                        yield world
-                    finally:
-                        for sdk in world.clients:
-                            await sdk.close()
-
-
-@asynccontextmanager
-async def listening(server: Server) -> AsyncIterator[str]:
-    """The server's own connections, without the ticks and waits of uvicorn's start and stop."""
-    config = uvicorn.Config(
-        server.app, http=LendingConnection, ws="websockets-sansio", lifespan="off", log_config=None, server_header=False
-    )
-    config.load()
-    state = ServerState()
-    loop = asyncio.get_running_loop()
-    listener = await loop.create_server(
-        lambda: LendingConnection(config=config, server_state=state, app_state={}), "127.0.0.1", 0
-    )
-    try:
-        yield f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
-    finally:
-        listener.close()
-        for connection in list(state.connections):
-            connection.shutdown()
-        if state.tasks:
-            await asyncio.wait(state.tasks, timeout=5)
+    async with ScriptedProvider(script) as provider:
+        made = make_settings(provider.url, protocol, **settings)
+        if key is not None:
+            made = msgspec.structs.replace(made, server=msgspec.structs.replace(made.server, api_key=key))
+        opened = open_local_server(made, data_dir=data_dir, environment=environment, lends=lends, parts=parts)
+        async with opened as local, Client(local.url, key) as client:
+            world = World(local.server, provider, client, local.url)
+            try:
+                yield world
+            finally:
+                for sdk in world.clients:
+                    await sdk.close()
 
 
 class ServerProcess:
@@ -334,49 +294,10 @@ def running_server(
 
 
 @asynccontextmanager
-async def serving_parts(
-    *,
-    upstream: Upstream,
-    store: Store | None = None,
-    read_from: Store | None = None,
-    tools: Iterable[Tools] = (),
-    settings: Settings | None = None,
-) -> AsyncIterator[Client]:
-    """A server put together by hand, for what no real model, store or tool would do on request.
-
-    Args:
-        upstream: the model.
-        store: where runs are kept; in memory unless said otherwise.
-        read_from: what handlers read, if not the same.
-        tools: the agent's tools.
-        settings: as they would come from a file.
-    """
+async def serving_parts(*, settings: Settings | None = None, **parts: Any) -> AsyncIterator[Client]:
+    """A server of parts that do what no real model, store or tool would do on request (`holdfast.server.Parts`)."""
     settings = settings or Settings(model="scripted", agent=AgentSettings(prompt="", tools=()))
-    store, clock, metrics = store or MemoryStore(), SystemClock(), Metrics()
-    agent = Agent(
-        settings=settings.agent,
-        limits=settings.limits,
-        policy=ApprovalPolicy(settings.agent.approval),
-        upstream=upstream,
-        tools=Toolbox(list(tools)),
-        clock=clock,
-    )
-    supervisor = Supervisor(store, agent, metrics)
-    service = Service(
-        settings=settings,
-        store=read_from or store,
-        supervisor=supervisor,
-        router=ModelRouter(settings, {}),
-        metrics=metrics,
-        clock=clock,
-        dialect=DIALECTS[settings.server.dialect],
-        version="0",
-        started_at=clock.now(),
-    )
-    try:
-        async with listening(Server(make_app(service), service)) as base_url:
-            async with Client(base_url, settings.server.api_key or None) as client:
-                yield client
-    finally:
-        await supervisor.aclose()
-        await store.aclose()
+    parts.setdefault("store", MemoryStore())
+    async with open_local_server(settings, parts=Parts(**parts)) as local:
+        async with Client(local.url, settings.server.api_key or None) as client:
+            yield client

@@ -4,10 +4,12 @@ The only module that knows all concrete classes. Above: the `holdfast` command a
 part could decide for itself.
 """
 
-from collections.abc import AsyncIterator, Mapping
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from starlette.types import ASGIApp
 
@@ -19,11 +21,12 @@ from holdfast.api.dialects import DIALECTS
 from holdfast.api.service import Service
 from holdfast.chaos.models import CHAOS_MODELS, chaos_responder
 from holdfast.chaos.provider import ScriptedProvider
-from holdfast.clock import SystemClock
+from holdfast.clock import Clock, SystemClock
 from holdfast.config import Settings, ToolSet
 from holdfast.runs.metrics import Metrics
 from holdfast.runs.recovery import recover
 from holdfast.runs.supervisor import Supervisor
+from holdfast.runs.tracing import open_tracing
 from holdfast.settings import database_path
 from holdfast.store.lock import StoreLock
 from holdfast.store.memory import MemoryStore
@@ -37,11 +40,28 @@ from holdfast.tools.port import Tools
 from holdfast.tools.terminal.tools import TerminalTools
 from holdfast.tools.toolbox import Toolbox
 from holdfast.tools.web.tools import WebTools
+from holdfast.upstream.port import Upstream
 from holdfast.upstream.providers import Provider
 from holdfast.upstream.router import ModelRouter
 from holdfast.web.routes import page_routes
 
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace.export import SpanExporter
+
 DEFAULT_TOOLS: tuple[ToolSet, ...] = ("files", "web", "memory", "mcp")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What stands in for what the settings name: for tests, and for whoever brings parts of their own."""
+
+    store: Store | None = None
+    """Closed with the server."""
+    upstream: Upstream | None = None
+    """Answers for every model, whatever its name."""
+    tools: Sequence[Tools] | None = None
+    clock: Clock = field(default_factory=SystemClock)
+    span_exporter: "SpanExporter | None" = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,17 +82,24 @@ class Server:
 
 @asynccontextmanager
 async def open_server(
-    settings: Settings, *, data_dir: Path, environment: Mapping[str, str], chaos: bool = False
+    settings: Settings,
+    *,
+    data_dir: Path,
+    environment: Mapping[str, str],
+    chaos: bool = False,
+    parts: Parts | None = None,
 ) -> AsyncIterator[Server]:
     """Open everything, in an order that can be closed backwards.
 
     Raises:
         ConfigError, StoreUnavailableError: it cannot start; the message says what to mend.
     """
-    clock = SystemClock()
+    parts = parts or Parts()
+    clock, dialect = parts.clock, DIALECTS[settings.server.dialect]
     async with AsyncExitStack() as stack:
         metrics = Metrics()
-        store = await _open_store(settings, data_dir, metrics, stack)
+        store = parts.store or await _open_store(settings, data_dir, metrics, stack)
+        stack.push_async_callback(store.aclose)
         await recover(store, clock)
         upkeep = Upkeep(store, settings.store, clock)
         stack.push_async_callback(upkeep.aclose)
@@ -81,7 +108,7 @@ async def open_server(
         stack.push_async_callback(router.aclose)
         mcp = McpTools(settings.mcp)
         tools = Toolbox(
-            _tool_sets(settings, store, environment, mcp),
+            _tool_sets(settings, store, environment, mcp) if parts.tools is None else list(parts.tools),
             tool_seconds=settings.agent.tool_seconds,
             max_output_bytes=settings.agent.max_tool_output_bytes,
         )
@@ -90,18 +117,23 @@ async def open_server(
             settings=settings.agent,
             limits=settings.limits,
             policy=ApprovalPolicy(settings.agent.approval),
-            upstream=router,
+            upstream=parts.upstream or router,
             tools=tools,
             clock=clock,
         )
-        supervisor = Supervisor(store, agent, metrics)
+        agent_name = settings.server.name or dialect.default_model
+        tracing = open_tracing(environment, parts.span_exporter, agent_name)
+        if tracing is not None:
+            stack.push_async_callback(asyncio.to_thread, tracing.close)
+        supervisor = Supervisor(store, agent, metrics, tracing)
         stack.push_async_callback(supervisor.aclose)
         service = Service(
             settings=settings,
             store=store,
             supervisor=supervisor,
             router=router,
-            dialect=DIALECTS[settings.server.dialect],
+            dialect=dialect,
+            agent_name=agent_name,
             extra_models=tuple(CHAOS_MODELS) if chaos else (),
             mcp=mcp,
             metrics=metrics,
@@ -115,12 +147,9 @@ async def open_server(
 async def _open_store(settings: Settings, data_dir: Path, metrics: Metrics, stack: AsyncExitStack) -> Store:
     path = database_path(settings.store, data_dir)
     if path is None:
-        memory = MemoryStore()
-        stack.push_async_callback(memory.aclose)
-        return memory
+        return MemoryStore()
     stack.callback(StoreLock(path).release)
     store = await SqliteStore.open(path)
-    stack.push_async_callback(store.aclose)
     store.on_commit = metrics.stored
     return store
 

@@ -664,7 +664,7 @@ class ForgetfulStore(MemoryStore):
 async def test_a_history_that_cannot_be_read_costs_the_history_and_not_the_answer(stream: bool) -> None:
     """C13: the request succeeds with an empty history and a warning header."""
     upstream = ScriptedUpstream([says("Hello.")])
-    async with serving_parts(upstream=upstream, read_from=ForgetfulStore()) as client:
+    async with serving_parts(upstream=upstream, store=ForgetfulStore()) as client:
         answer = await client.chat(session_id="s", stream=stream)
     assert (answer.status, answer.text, answer.finish) == (200, "Hello.", "stop")
     assert "the disk is on fire" in answer.headers["X-Holdfast-Warning"]

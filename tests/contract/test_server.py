@@ -14,10 +14,10 @@ from holdfast.api.app import ROUTES, make_app
 from holdfast.api.routing import ApiRoute
 from holdfast.config import LimitSettings, ProviderSettings, ServerSettings
 from holdfast.errors import StoreUnavailableError
-from holdfast.server import Server
+from holdfast.serving.on_uvicorn import listening
 from holdfast.store.memory import MemoryStore
 from holdfast.testing import Fault, Reply, ScriptedUpstream
-from tests.serving import CHAT, KEY, Client, asking, listening, send_bytes, serving, serving_parts
+from tests.serving import CHAT, KEY, Client, asking, send_bytes, serving, serving_parts
 
 SECURITY = {
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
@@ -61,7 +61,7 @@ class BrokenStore(MemoryStore):
 
 async def test_a_store_that_cannot_be_used_shows_in_the_detailed_health_alone() -> None:
     """S1: /health says that the process is up; the detailed one says what is wrong."""
-    async with serving_parts(upstream=ScriptedUpstream(), read_from=BrokenStore()) as client:
+    async with serving_parts(upstream=ScriptedUpstream(), store=BrokenStore()) as client:
         assert (await client.get("/health")).status == 200
         detailed = await client.get("/health/detailed")
     assert detailed.status == 503
@@ -154,7 +154,7 @@ async def test_the_pages_static_files_need_no_key_and_keep_their_own_policy() ->
     async with serving(key=KEY) as world:
         service = world.server.service
         app = make_app(service, page=[Route("/", page), Route("/assets/{name:path}", page)])
-        async with listening(Server(app, service)) as base_url, Client(base_url) as stranger:
+        async with listening(app) as base_url, Client(base_url) as stranger:
             for path in ("/", "/assets/app.js"):
                 answer = await stranger.get(path)
                 assert (answer.status, answer.headers["Content-Security-Policy"]) == (200, "default-src 'self'")
@@ -348,7 +348,7 @@ class BuggyStore(MemoryStore):
 
 async def test_an_exception_nobody_foresaw_shows_nothing_of_our_inside(caplog: pytest.LogCaptureFixture) -> None:
     """S7: 500 with the envelope and the request id; the log has the rest."""
-    async with serving_parts(upstream=ScriptedUpstream(), read_from=BuggyStore()) as client:
+    async with serving_parts(upstream=ScriptedUpstream(), store=BuggyStore()) as client:
         answer = await client.get("/health/detailed")
     assert answer.status == 500
     assert answer.error["code"] == "internal_error"

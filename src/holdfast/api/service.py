@@ -45,6 +45,8 @@ class Service:
     metrics: Metrics
     clock: Clock
     dialect: Dialect
+    agent_name: str
+    """What /v1/models calls the agent."""
     version: str
     started_at: float
     """Unix time."""
@@ -53,11 +55,6 @@ class Service:
     """Models that no setting names and that are listed all the same."""
     live_requests: LiveRequests = field(default_factory=LiveRequests)
     """C15: what is being answered now, so that an SDK's own retry finds it."""
-
-    @property
-    def agent_name(self) -> str:
-        """What /v1/models calls the agent."""
-        return self.settings.server.name or self.dialect.default_model
 
     @property
     def default_model(self) -> str:

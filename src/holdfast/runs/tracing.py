@@ -2,13 +2,15 @@
 
 `invoke_agent` for the run, in it `chat` for each turn and `execute_tool` for each tool, with the names of the GenAI
 conventions and the times of the log. Keeps no run alive, and no run waits for it. Sits on live runs; the tracer comes
-from the composition root, and opentelemetry is imported only when there is one.
+from `open_tracing`, and opentelemetry is imported only when tracing is wanted.
 """
 
 import logging
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from holdfast import __version__
+from holdfast.errors import ConfigError
 from holdfast.events import (
     Answered,
     Batch,
@@ -27,6 +29,7 @@ from holdfast.runs.live import LiveRun
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
+    from opentelemetry.sdk.trace.export import SpanExporter
     from opentelemetry.trace import Span, Tracer
 
 logger = logging.getLogger(__name__)
@@ -181,3 +184,48 @@ def _fail(span: "Span", kind: str, message: str, at: int) -> None:
     span.set_attribute("error.type", kind)
     span.set_status(StatusCode.ERROR, message[:MAX_MESSAGE_CHARACTERS])
     span.end(at)
+
+
+_ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+
+
+def open_tracing(environment: Mapping[str, str], exporter: "SpanExporter | None", agent_name: str) -> Tracing | None:
+    """Tracing, if there is an exporter or the environment names one (the usual OTEL_* variables); else None.
+
+    Raises:
+        ConfigError: one is named, and what it takes is not installed.
+    """
+    named = next((name for name in _ENDPOINTS if environment.get(name)), None)
+    is_off = environment.get("OTEL_SDK_DISABLED", "").lower() == "true"
+    if exporter is None and (named is None or is_off):
+        return None
+    try:
+        from opentelemetry.sdk.resources import Resource
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor
+    except ImportError as error:
+        raise _not_installed(named) from error
+    name = environment.get("OTEL_SERVICE_NAME") or "holdfast"
+    resource = Resource.create({"service.name": name, "service.version": __version__})
+    provider = TracerProvider(resource=resource, shutdown_on_exit=False)
+    if exporter is not None:
+        provider.add_span_processor(SimpleSpanProcessor(exporter))
+    else:
+        provider.add_span_processor(BatchSpanProcessor(_make_exporter(named)))
+    return Tracing(provider.get_tracer("holdfast", __version__), agent_name, provider.shutdown)
+
+
+def _make_exporter(named: str | None) -> "SpanExporter":
+    try:
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+    except ImportError as error:
+        raise _not_installed(named) from error
+    # Where to and with which headers it reads from the same variables.
+    return OTLPSpanExporter()
+
+
+def _not_installed(named: str | None) -> ConfigError:
+    return ConfigError(
+        f"{named or 'An exporter'} is set, and what sends traces is not installed. Install it with "
+        "pip install 'holdfast[otel]', or unset the variable."
+    )

@@ -1,28 +1,18 @@
 """Running an ASGI app under uvicorn, from the first accepted connection to the last saved run (R9).
 
-Above: serve, and the commands that bring an agent of their own. Below: uvicorn and our kind of its
-connection. Knows nothing of what is served beyond the two calls that end it.
+Above: the commands that serve, and those that bring an agent of their own. Below: the server on uvicorn. Knows nothing
+of what is served beyond the two calls that end it.
 """
 
 import asyncio
 import contextlib
-import logging
 import signal
 import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Generator
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Protocol
 
-import uvicorn
-
-from holdfast.serving.connection import LendingConnection, find_missing_parts
-
-logger = logging.getLogger(__name__)
-
-KEEP_ALIVE_SECONDS: Final = 75
-"""Longer than the 60 s after which common proxies drop a silent connection: they should be the ones to close it."""
-CLOSE_SECONDS: Final = 5
-"""How long answers whose runs have ended may take to reach their readers."""
+from holdfast.serving.on_uvicorn import HttpServer
 
 
 class Serving(Protocol):
@@ -60,7 +50,7 @@ async def serve_until_signalled(
         on_stopping: called at the first signal.
     """
     stop, hurry = asyncio.Event(), asyncio.Event()
-    http = _HttpServer(_make_config(serving))
+    http = HttpServer(serving.app)
 
     def take_signal() -> None:
         if stop.is_set():
@@ -84,7 +74,7 @@ async def serve_until_signalled(
 @contextlib.asynccontextmanager
 async def serve_beside(serving: Serving, listeners: list[socket.socket]) -> AsyncIterator[None]:
     """Serve while the block runs, for a client in this process; at its end running work is interrupted and saved."""
-    http = _HttpServer(_make_config(serving))
+    http = HttpServer(serving.app)
     loop = asyncio.get_running_loop()
     serve = loop.create_task(http.serve(sockets=listeners))
     ready = loop.create_task(http.ready.wait())
@@ -111,69 +101,6 @@ async def _drain(serving: Serving, grace_seconds: float, hurry: asyncio.Event) -
         hurrying.cancel()
     if hurry.is_set():
         await serving.drain(0)
-
-
-class _HttpServer(uvicorn.Server):
-    """uvicorn, with its signals taken care of outside and a word when it is ready."""
-
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
-        self.ready = asyncio.Event()
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Generator[None]:
-        yield
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        # A client that does not read holds its connection open, and uvicorn would wait for it in vain and complain.
-        timer = asyncio.get_running_loop().call_later(CLOSE_SECONDS, self._break_off)
-        try:
-            await super().shutdown(sockets)
-        finally:
-            timer.cancel()
-
-    def _break_off(self) -> None:
-        for connection in list(self.server_state.connections):
-            connection.transport.abort()
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        self.ready.set()
-
-    def close_listeners(self) -> None:
-        for server in self.servers:
-            server.close()
-
-
-def _choose_connection() -> type[asyncio.Protocol] | Literal["httptools"]:
-    """Ours, if this uvicorn has what it needs; else uvicorn's own, and somebody should know."""
-    missing = find_missing_parts()
-    if not missing:
-        return LendingConnection
-    logger.warning(
-        "uvicorn %s lacks %s; streams take more memory and time than they need to. Install a version that Holdfast "
-        "was tried with: pip install --upgrade holdfast",
-        uvicorn.__version__,
-        ", ".join(missing),
-    )
-    return "httptools"
-
-
-def _make_config(serving: Serving) -> uvicorn.Config:
-    return uvicorn.Config(
-        serving.app,
-        interface="asgi3",
-        http=_choose_connection(),
-        ws="websockets-sansio",
-        # The server's parts are opened and closed around this; the app has no life cycle of its own.
-        lifespan="off",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,
-        timeout_keep_alive=KEEP_ALIVE_SECONDS,
-        timeout_graceful_shutdown=CLOSE_SECONDS + 1,
-    )
 
 
 @contextlib.contextmanager

@@ -1,13 +1,16 @@
-"""Public fakes: a scripted provider on a real socket, a scripted upstream in memory, a clock moved by hand.
+"""For tests of whatever is built on Holdfast: the server in one process, and fakes for all that it depends on.
 
-Above everything they stand in for; only tests, benchmarks and `--chaos` use them.
+A scripted provider on a real socket (the one behind `--chaos`), a scripted upstream in memory, a clock moved by hand.
+Above everything that they stand in for; only tests and benchmarks use them.
 """
 
 from holdfast.chaos.faults import FAULTS, Fault, FaultName, parse_fault
 from holdfast.chaos.models import CHAOS_MODELS, chaos_reply, chaos_responder
 from holdfast.chaos.provider import RecordedRequest, ScriptedProvider
 from holdfast.chaos.wire import Reply, ScriptedCall, tool_call
+from holdfast.server import Parts
 from holdfast.testing.clock import HurriedClock, ManualClock
+from holdfast.testing.server import LocalServer, open_local_server
 from holdfast.testing.upstream import ScriptedUpstream, says, stream
 
 __all__ = [
@@ -16,7 +19,9 @@ __all__ = [
     "Fault",
     "FaultName",
     "HurriedClock",
+    "LocalServer",
     "ManualClock",
+    "Parts",
     "RecordedRequest",
     "Reply",
     "ScriptedCall",
@@ -24,6 +29,7 @@ __all__ = [
     "ScriptedUpstream",
     "chaos_reply",
     "chaos_responder",
+    "open_local_server",
     "parse_fault",
     "says",
     "stream",

@@ -18,7 +18,13 @@ from holdfast.api.requests.body import read_object
 from holdfast.api.requests.headers import header_value
 from holdfast.api.requests.idempotency import fingerprint_request
 from holdfast.api.requests.run_start import start_headers, start_run
-from holdfast.api.requests.targets import default_on_disconnect, named_session, served_model, session_key
+from holdfast.api.requests.targets import (
+    default_on_disconnect,
+    named_session,
+    served_model,
+    session_key,
+    trace_parent,
+)
 from holdfast.api.routing import ApiRoute
 from holdfast.api.service import Service, service_of
 from holdfast.api.streams.event_stream import EventStream, await_end
@@ -74,6 +80,7 @@ async def _make_request(
         # Whoever reads a stream can be shown the question, and a run that outlives its client can be asked about.
         can_ask=chat.stream or on_disconnect == "continue",
         ephemeral=not chat.store,
+        trace_parent=trace_parent(request),
         metadata=chat.options.metadata or {},
     )
     try:

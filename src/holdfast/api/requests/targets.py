@@ -71,6 +71,11 @@ def served_model(service: Service, asked: str | None) -> str:
     return service.default_model
 
 
+def trace_parent(connection: HTTPConnection) -> str:
+    """S10: the caller's trace, which the run's spans carry on; empty: it has none."""
+    return headers_of(connection.scope).get("traceparent", "")
+
+
 KEYED_GRACE_SECONDS: Final = 15.0
 SDK_GRACE_SECONDS: Final = 1.5
 """Official SDKs send a plain request again within a second when its connection drops."""

@@ -7,7 +7,13 @@ from starlette.requests import HTTPConnection
 
 from holdfast.agents.request import RunRequest
 from holdfast.api.items.input import ParsedInput, check_calls, parse_input
-from holdfast.api.requests.targets import default_on_disconnect, parse_on_disconnect, served_model, session_key
+from holdfast.api.requests.targets import (
+    default_on_disconnect,
+    parse_on_disconnect,
+    served_model,
+    session_key,
+    trace_parent,
+)
 from holdfast.api.responses.chain import Place, find_place, join_texts
 from holdfast.api.responses.lookup import resolve_references
 from holdfast.api.responses.response_object import ResponseEcho
@@ -90,6 +96,7 @@ def compose(
         ephemeral=not wanted.is_stored,
         conversation=wanted.conversation if wanted.is_stored else None,
         truncate_history=body.truncation == "auto",
+        trace_parent=trace_parent(connection),
         metadata=body.metadata or {},
         echo=msgspec.structs.asdict(
             ResponseEcho(

@@ -11,7 +11,7 @@ from holdfast.api.queries import query_number
 from holdfast.api.requests.body import convert, parse_object, read_body, read_object
 from holdfast.api.requests.idempotency import fingerprint_request
 from holdfast.api.requests.run_start import run_headers, start_headers, start_run
-from holdfast.api.requests.targets import named_session, served_model, session_key
+from holdfast.api.requests.targets import named_session, served_model, session_key, trace_parent
 from holdfast.api.routing import ApiRoute
 from holdfast.api.runs.encode import (
     RunEventsEncoder,
@@ -42,7 +42,7 @@ async def create_run(request: Request) -> Response:
     new = parse_run(body)
     named = named_session(service, request, new.body.session_id)
     memory = session_key(service, request)
-    wanted = _make_request(service, new, named, memory)
+    wanted = _make_request(service, request, new, named, memory)
     started = await start_run(service, request, wanted, fingerprint_request(request, body, named or "", memory or ""))
     headers = start_headers(service, request, started)
     if new.chat.stream:
@@ -64,7 +64,9 @@ async def create_run(request: Request) -> Response:
     return json_answer(said, 202, {**headers, "Location": f"/v1/runs/{run}"})
 
 
-def _make_request(service: Service, new: NewRun, named: SessionId | None, memory: str | None) -> RunRequest:
+def _make_request(
+    service: Service, request: Request, new: NewRun, named: SessionId | None, memory: str | None
+) -> RunRequest:
     chat = new.chat
     talk = chat.conversation
     has_own_history = bool(talk.history)
@@ -86,6 +88,7 @@ def _make_request(service: Service, new: NewRun, named: SessionId | None, memory
         on_disconnect="continue" if chat.on_disconnect is None else chat.on_disconnect,
         lane=new.body.lane,
         ephemeral=not chat.store,
+        trace_parent=trace_parent(request),
         metadata=chat.options.metadata or {},
     )
 

@@ -1,22 +1,27 @@
-"""uvicorn's connection, with two things of ours: streams may borrow it, and bad HTTP is refused in our words.
+"""HTTP on uvicorn, with two things of ours: streams may borrow their connection, and bad HTTP is refused in our words.
 
-A stream that has borrowed it needs no task (R1, R3), and takes less than half the memory. What is not HTTP at all never
-reaches the app (S6, S7). The price: this leans on parts of uvicorn that are not its API. All of that is in this module
-and nowhere else; `find_missing_parts` looks at start whether they are there, pyproject.toml has the versions that were
-tried, and a test runs the lowest and the newest of them. Where something is missing, `run` takes uvicorn as it comes,
-which is slower and just as right.
+A stream that has borrowed it needs no task (R1, R3), and takes less than half the memory. What is not HTTP at all
+never reaches the app (S6, S7). The price: this leans on parts of uvicorn that are not its API. All of that is in this
+module and nowhere else; `find_missing_parts` looks at start whether they are there, pyproject.toml has the versions
+that were tried, and a test runs the lowest and the newest of them. Where something is missing, uvicorn is taken as it
+comes, which is slower and just as right.
 
-Above: run. Below: uvicorn, and the api's bodies and headers. Nothing about requests that can be read lives here.
+Above: run, and the server for tests. Below: uvicorn, and the api's bodies and headers. Nothing about requests that can
+be read lives here.
 """
 
 import asyncio
+import contextlib
 import inspect
 import logging
 import re
+import socket
+from collections.abc import AsyncIterator, Generator
 from typing import Any, Final
 
 import msgspec
 import uvicorn
+from starlette.types import ASGIApp
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
@@ -25,6 +30,10 @@ from holdfast.api.middleware.envelope import DEFAULT_POLICY, SECURITY_HEADERS, m
 from holdfast.api.problems import Problem
 from holdfast.api.streams.body import LENT_BODY, BodyOwner
 
+KEEP_ALIVE_SECONDS: Final = 75
+"""Longer than the 60 s after which common proxies drop a silent connection: they should be the ones to close it."""
+CLOSE_SECONDS: Final = 5
+"""How long answers whose runs have ended may take to reach their readers."""
 MAX_PIPELINED: Final = 8
 """So many requests may wait for the end of a stream; then no more is read from their connection."""
 _H2C: Final = re.compile(rb"\r\nupgrade:[ \t]*h2c[ \t]*(?=\r\n|$)", re.IGNORECASE)
@@ -272,6 +281,20 @@ class BorrowedBody:
         await self._flow.drain()
 
 
+def _refusal() -> bytes:
+    body = msgspec.json.encode(_MALFORMED.envelope)
+    headers = (
+        (b"content-type", b"application/json"),
+        (b"content-length", str(len(body)).encode()),
+        (b"connection", b"close"),
+        *SECURITY_HEADERS,
+        DEFAULT_POLICY,
+        (b"x-request-id", make_request_id().encode()),
+    )
+    head = b"".join(name + b": " + value + b"\r\n" for name, value in headers)
+    return b"HTTP/1.1 400 Bad Request\r\n" + head + b"\r\n" + body
+
+
 _CALLED: Final = (
     "_start_asgi_task",
     "connection_lost",
@@ -324,15 +347,90 @@ async def _no_app(*_: object) -> None:
     raise AssertionError("nothing is served with this")
 
 
-def _refusal() -> bytes:
-    body = msgspec.json.encode(_MALFORMED.envelope)
-    headers = (
-        (b"content-type", b"application/json"),
-        (b"content-length", str(len(body)).encode()),
-        (b"connection", b"close"),
-        *SECURITY_HEADERS,
-        DEFAULT_POLICY,
-        (b"x-request-id", make_request_id().encode()),
+class HttpServer(uvicorn.Server):
+    """uvicorn, with its signals taken care of outside and a word when it is ready."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        super().__init__(_make_config(app, _choose_connection()))
+        self.ready = asyncio.Event()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None]:
+        """Take none: whoever serves does."""
+        yield
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """End every connection, at last by force."""
+        # A client that does not read holds its connection open, and uvicorn would wait for it in vain and complain.
+        timer = asyncio.get_running_loop().call_later(CLOSE_SECONDS, self._break_off)
+        try:
+            await super().shutdown(sockets)
+        finally:
+            timer.cancel()
+
+    def _break_off(self) -> None:
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Accept connections."""
+        await super().startup(sockets)
+        self.ready.set()
+
+    def close_listeners(self) -> None:
+        """Accept no more connections; those there are go on."""
+        for server in self.servers:
+            server.close()
+
+
+@contextlib.asynccontextmanager
+async def listening(app: ASGIApp, *, lends: bool = True) -> AsyncIterator[str]:
+    """Serve an app on a free port of this machine while the block runs: for tests, without uvicorn's ticks and waits.
+
+    With `lends=False` over uvicorn's own connections. Gives the address.
+    """
+    kind = LendingConnection if lends else HttpToolsProtocol
+    config, state = _make_config(app, kind), ServerState()
+    config.load()
+    listener = await asyncio.get_running_loop().create_server(
+        lambda: kind(config=config, server_state=state, app_state={}), "127.0.0.1", 0
     )
-    head = b"".join(name + b": " + value + b"\r\n" for name, value in headers)
-    return b"HTTP/1.1 400 Bad Request\r\n" + head + b"\r\n" + body
+    try:
+        yield f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
+    finally:
+        listener.close()
+        for connection in list(state.connections):
+            connection.shutdown()
+        if state.tasks:
+            await asyncio.wait(state.tasks, timeout=CLOSE_SECONDS)
+
+
+def _choose_connection() -> type[HttpToolsProtocol]:
+    """Ours, if this uvicorn has what it needs; else uvicorn's own, and somebody should know."""
+    missing = find_missing_parts()
+    if not missing:
+        return LendingConnection
+    logger.warning(
+        "uvicorn %s lacks %s; streams take more memory and time than they need to. Install a version that Holdfast "
+        "was tried with: pip install --upgrade holdfast",
+        uvicorn.__version__,
+        ", ".join(missing),
+    )
+    return HttpToolsProtocol
+
+
+def _make_config(app: ASGIApp, connection: type[HttpToolsProtocol]) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        interface="asgi3",
+        http=connection,
+        ws="websockets-sansio",
+        # The server's parts are opened and closed around this; the app has no life cycle of its own.
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=CLOSE_SECONDS + 1,
+    )
