@@ -91,7 +91,8 @@ class RunSpans:
         )
 
     def _turn_started(self, event: TurnStarted, at: int) -> None:
-        self._turn = self._begin("chat", event.model, at, _model("gen_ai.request.model", event.model))
+        model = _model("gen_ai.request.model", event.model)
+        self._turn = self._begin("chat", model["gen_ai.request.model"], at, model)
 
     def _answered(self, event: Answered, at: int) -> None:
         span, self._turn = self._turn, None
