@@ -1,13 +1,15 @@
 """Routes that know what they take and give, so that /openapi.json can say it (S11). Sits on Starlette's routing."""
 
+import re
 from collections.abc import Awaitable, Callable
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
+_KIND: Final = re.compile(r":\w+\}")
 Handler = Callable[[Request], Awaitable[Response]]
 Method = Literal["GET", "POST", "PATCH", "DELETE"]
 
@@ -22,6 +24,7 @@ class ApiRoute(Route):
         handler: Handler,
         *,
         tag: str,
+        name: str | None = None,
         takes: Any = None,
         streams: bool = False,
         query: tuple[str, ...] = (),
@@ -34,6 +37,7 @@ class ApiRoute(Route):
             path: with its parameters in braces.
             handler: what answers.
             tag: the section of the API it belongs to.
+            name: what /v1/capabilities calls it; None: it is not listed there.
             takes: the type of its JSON body, if it has one.
             streams: does it answer with server-sent events, always or when asked to?
             query: names of the query parameters it reads.
@@ -44,10 +48,16 @@ class ApiRoute(Route):
         self.method: Method = method
         self.handler = handler
         self.tag = tag
+        self.capability = name
         self.takes = takes
         self.streams = streams
         self.query = query
         self.answers = answers
+
+    @property
+    def plain_path(self) -> str:
+        """The path as people write it: parameters in braces, without their kinds."""
+        return _KIND.sub("}", self.path)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         """As Starlette does it, but for catching errors: the application does, and once is enough."""

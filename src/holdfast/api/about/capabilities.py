@@ -1,7 +1,9 @@
-"""What this server can do (S3): features and endpoints by name, as a table. Sits on the service."""
+"""What this server can do (S3): features by name, as a table, and endpoints, from the routes. Sits on the service."""
 
+from collections.abc import Sequence
 from typing import Any, Final
 
+from holdfast.api.routing import ApiRoute
 from holdfast.api.service import Service
 
 _FEATURES: Final = (
@@ -30,42 +32,9 @@ _FEATURES: Final = (
     "detached_runs",
 )
 
-_ENDPOINTS: Final[dict[str, tuple[str, str]]] = {
-    "health": ("GET", "/health"),
-    "health_detailed": ("GET", "/health/detailed"),
-    "models": ("GET", "/v1/models"),
-    "capabilities": ("GET", "/v1/capabilities"),
-    "chat_completions": ("POST", "/v1/chat/completions"),
-    "responses": ("POST", "/v1/responses"),
-    "response_compact": ("POST", "/v1/responses/compact"),
-    "response": ("GET", "/v1/responses/{response_id}"),
-    "response_delete": ("DELETE", "/v1/responses/{response_id}"),
-    "response_cancel": ("POST", "/v1/responses/{response_id}/cancel"),
-    "response_input_items": ("GET", "/v1/responses/{response_id}/input_items"),
-    "conversations": ("POST", "/v1/conversations"),
-    "conversation": ("GET", "/v1/conversations/{conversation_id}"),
-    "conversation_items": ("GET", "/v1/conversations/{conversation_id}/items"),
-    "runs": ("POST", "/v1/runs"),
-    "run_list": ("GET", "/v1/runs"),
-    "run_status": ("GET", "/v1/runs/{run_id}"),
-    "run_events": ("GET", "/v1/runs/{run_id}/events"),
-    "run_stop": ("POST", "/v1/runs/{run_id}/stop"),
-    "run_approval": ("POST", "/v1/runs/{run_id}/approval"),
-    "run_messages": ("POST", "/v1/runs/{run_id}/messages"),
-    "sessions": ("GET", "/v1/sessions"),
-    "session_create": ("POST", "/v1/sessions"),
-    "session": ("GET", "/v1/sessions/{session_id}"),
-    "session_update": ("PATCH", "/v1/sessions/{session_id}"),
-    "session_delete": ("DELETE", "/v1/sessions/{session_id}"),
-    "session_messages": ("GET", "/v1/sessions/{session_id}/messages"),
-    "session_fork": ("POST", "/v1/sessions/{session_id}/fork"),
-    "metrics": ("GET", "/metrics"),
-    "openapi": ("GET", "/openapi.json"),
-}
 
-
-def describe_capabilities(service: Service) -> dict[str, Any]:
-    """The answer of /v1/capabilities."""
+def describe_capabilities(service: Service, routes: Sequence[ApiRoute]) -> dict[str, Any]:
+    """The answer of /v1/capabilities; what is mounted says which endpoints there are."""
     dialect, settings = service.dialect, service.settings
     features: dict[str, Any] = dict.fromkeys(_FEATURES, True)
     features |= {
@@ -90,5 +59,7 @@ def describe_capabilities(service: Service) -> dict[str, Any]:
             "are carried out by the client.",
         },
         "features": features,
-        "endpoints": {name: {"method": method, "path": path} for name, (method, path) in _ENDPOINTS.items()},
+        "endpoints": {
+            route.capability: {"method": route.method, "path": route.plain_path} for route in routes if route.capability
+        },
     }

@@ -36,9 +36,8 @@ def describe_api(routes: Sequence[ApiRoute], *, title: str, version: str) -> dic
     by_type = dict(zip(map(id, taken), schemas, strict=True))
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
-        path = _PARAMETER.sub(r"{\1}", route.path)
         body = by_type.get(id(route.takes)) if route.takes is not None else None
-        paths.setdefault(path, {})[route.method.lower()] = _describe(route, body)
+        paths.setdefault(route.plain_path, {})[route.method.lower()] = _describe(route, body)
     return {
         "openapi": "3.1.0",
         "info": {"title": title, "version": version, "summary": "An agent behind the OpenAI API"},

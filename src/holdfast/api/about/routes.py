@@ -98,7 +98,7 @@ def _models(service: Service) -> list[dict[str, Any]]:
 
 async def get_capabilities(request: Request) -> Response:
     """What this server can do, for clients that ask before they try."""
-    return json_answer(describe_capabilities(service_of(request)))
+    return json_answer(describe_capabilities(service_of(request), _routes(request)))
 
 
 async def get_metrics(request: Request) -> Response:
@@ -111,17 +111,20 @@ async def get_metrics(request: Request) -> Response:
 async def get_openapi(request: Request) -> Response:
     """The description of this API."""
     service = service_of(request)
-    routes = [route for route in request.app.routes if isinstance(route, ApiRoute)]
-    return json_answer(describe_api(routes, title=service.agent_name, version=service.version))
+    return json_answer(describe_api(_routes(request), title=service.agent_name, version=service.version))
+
+
+def _routes(request: Request) -> list[ApiRoute]:
+    return [route for route in request.app.routes if isinstance(route, ApiRoute)]
 
 
 ROUTES: Final[Sequence[BaseRoute]] = (
-    ApiRoute("GET", "/health", get_health, tag="server"),
+    ApiRoute("GET", "/health", get_health, name="health", tag="server"),
     ApiRoute("GET", "/v1/health", get_health, tag="server"),
-    ApiRoute("GET", "/health/detailed", get_detailed_health, tag="server"),
-    ApiRoute("GET", "/v1/models", list_models, tag="server"),
+    ApiRoute("GET", "/health/detailed", get_detailed_health, name="health_detailed", tag="server"),
+    ApiRoute("GET", "/v1/models", list_models, name="models", tag="server"),
     ApiRoute("GET", "/v1/models/{model:path}", get_model, tag="server"),
-    ApiRoute("GET", "/v1/capabilities", get_capabilities, tag="server"),
-    ApiRoute("GET", "/metrics", get_metrics, tag="server"),
-    ApiRoute("GET", "/openapi.json", get_openapi, tag="server"),
+    ApiRoute("GET", "/v1/capabilities", get_capabilities, name="capabilities", tag="server"),
+    ApiRoute("GET", "/metrics", get_metrics, name="metrics", tag="server"),
+    ApiRoute("GET", "/openapi.json", get_openapi, name="openapi", tag="server"),
 )

@@ -146,5 +146,13 @@ def _fingerprint(service: Service) -> str:
 
 
 ROUTES: Final[Sequence[BaseRoute]] = (
-    ApiRoute("POST", "/v1/chat/completions", create_chat_completion, tag="chat", takes=ChatBody, streams=True),
+    ApiRoute(
+        "POST",
+        "/v1/chat/completions",
+        create_chat_completion,
+        name="chat_completions",
+        tag="chat",
+        takes=ChatBody,
+        streams=True,
+    ),
 )

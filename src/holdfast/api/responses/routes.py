@@ -131,22 +131,26 @@ async def list_input_items(request: Request) -> Response:
 
 
 ROUTES: tuple[BaseRoute, ...] = (
-    ApiRoute("POST", "/v1/responses", create_response, tag=TAG, takes=CreateResponse, streams=True),
-    ApiRoute("POST", "/v1/responses/compact", compact_response, tag=TAG, takes=CompactResponse),
+    ApiRoute("POST", "/v1/responses", create_response, name="responses", tag=TAG, takes=CreateResponse, streams=True),
+    ApiRoute(
+        "POST", "/v1/responses/compact", compact_response, name="response_compact", tag=TAG, takes=CompactResponse
+    ),
     ApiRoute(
         "GET",
         "/v1/responses/{response_id}",
         get_response,
+        name="response",
         tag=TAG,
         streams=True,
         query=("stream", "starting_after"),
     ),
-    ApiRoute("DELETE", "/v1/responses/{response_id}", delete_response, tag=TAG),
-    ApiRoute("POST", "/v1/responses/{response_id}/cancel", cancel_response, tag=TAG),
+    ApiRoute("DELETE", "/v1/responses/{response_id}", delete_response, name="response_delete", tag=TAG),
+    ApiRoute("POST", "/v1/responses/{response_id}/cancel", cancel_response, name="response_cancel", tag=TAG),
     ApiRoute(
         "GET",
         "/v1/responses/{response_id}/input_items",
         list_input_items,
+        name="response_input_items",
         tag=TAG,
         query=("after", "limit", "order", "include"),
     ),

@@ -211,11 +211,30 @@ def _after(request: Request) -> EventNumber:
 
 
 ROUTES: Final = (
-    ApiRoute("POST", "/v1/runs", create_run, tag="runs", takes=RunBody, streams=True, answers=202),
-    ApiRoute("GET", "/v1/runs", list_runs, tag="runs", query=("limit", "before", "status", "session_id", "model")),
-    ApiRoute("GET", "/v1/runs/{run_id}", get_run, tag="runs"),
-    ApiRoute("GET", "/v1/runs/{run_id}/events", run_events, tag="runs", streams=True, query=("after",)),
-    ApiRoute("POST", "/v1/runs/{run_id}/stop", stop_run, tag="runs"),
-    ApiRoute("POST", "/v1/runs/{run_id}/approval", answer_approval, tag="runs", takes=ApprovalBody),
-    ApiRoute("POST", "/v1/runs/{run_id}/messages", steer_run, tag="runs", takes=SteeringBody, answers=202),
+    ApiRoute("POST", "/v1/runs", create_run, name="runs", tag="runs", takes=RunBody, streams=True, answers=202),
+    ApiRoute(
+        "GET",
+        "/v1/runs",
+        list_runs,
+        name="run_list",
+        tag="runs",
+        query=("limit", "before", "status", "session_id", "model"),
+    ),
+    ApiRoute("GET", "/v1/runs/{run_id}", get_run, name="run_status", tag="runs"),
+    ApiRoute(
+        "GET", "/v1/runs/{run_id}/events", run_events, name="run_events", tag="runs", streams=True, query=("after",)
+    ),
+    ApiRoute("POST", "/v1/runs/{run_id}/stop", stop_run, name="run_stop", tag="runs"),
+    ApiRoute(
+        "POST", "/v1/runs/{run_id}/approval", answer_approval, name="run_approval", tag="runs", takes=ApprovalBody
+    ),
+    ApiRoute(
+        "POST",
+        "/v1/runs/{run_id}/messages",
+        steer_run,
+        name="run_messages",
+        tag="runs",
+        takes=SteeringBody,
+        answers=202,
+    ),
 )

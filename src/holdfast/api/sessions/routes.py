@@ -135,11 +135,30 @@ def _title(title: str) -> str:
 
 
 ROUTES: Final = (
-    ApiRoute("GET", "/v1/sessions", list_sessions, tag="sessions", query=("search", "limit", "offset")),
-    ApiRoute("POST", "/v1/sessions", create_session, tag="sessions", takes=SessionBody, answers=201),
-    ApiRoute("GET", "/v1/sessions/{session_id:path}/messages", list_messages, tag="sessions"),
-    ApiRoute("POST", "/v1/sessions/{session_id:path}/fork", fork_session, tag="sessions", takes=ForkBody, answers=201),
-    ApiRoute("GET", "/v1/sessions/{session_id:path}", get_session, tag="sessions"),
-    ApiRoute("PATCH", "/v1/sessions/{session_id:path}", change_session, tag="sessions", takes=SessionBody),
-    ApiRoute("DELETE", "/v1/sessions/{session_id:path}", delete_session, tag="sessions"),
+    ApiRoute(
+        "GET", "/v1/sessions", list_sessions, name="sessions", tag="sessions", query=("search", "limit", "offset")
+    ),
+    ApiRoute(
+        "POST", "/v1/sessions", create_session, name="session_create", tag="sessions", takes=SessionBody, answers=201
+    ),
+    ApiRoute("GET", "/v1/sessions/{session_id:path}/messages", list_messages, name="session_messages", tag="sessions"),
+    ApiRoute(
+        "POST",
+        "/v1/sessions/{session_id:path}/fork",
+        fork_session,
+        name="session_fork",
+        tag="sessions",
+        takes=ForkBody,
+        answers=201,
+    ),
+    ApiRoute("GET", "/v1/sessions/{session_id:path}", get_session, name="session", tag="sessions"),
+    ApiRoute(
+        "PATCH",
+        "/v1/sessions/{session_id:path}",
+        change_session,
+        name="session_update",
+        tag="sessions",
+        takes=SessionBody,
+    ),
+    ApiRoute("DELETE", "/v1/sessions/{session_id:path}", delete_session, name="session_delete", tag="sessions"),
 )
