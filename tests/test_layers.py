@@ -49,6 +49,9 @@ PORTS = {
     "holdfast.tools.port",
 }
 """Runs and agents know the ports of what they use, and never a concrete class."""
+ENDPOINTS = {"chat_completions", "responses", "conversations", "runs", "sessions", "about"}
+MAY_SHARE = {("runs", "chat_completions")}
+"""The runs API takes what chat completions take."""
 LOADS_BY_NAME = {"holdfast.cli.main"}
 """`holdfast --help` must not load the server; nothing else may load our modules late."""
 
@@ -61,6 +64,14 @@ def module_name(path: Path) -> str:
 def layer_of(module: str) -> str:
     first = (module.split(".")[1:] or ["__init__"])[0]
     return "vocabulary" if first in VOCABULARY else first
+
+
+def endpoint_of(module: str) -> str | None:
+    match module.split("."):
+        case ["holdfast", "api", endpoint, *_] if endpoint in ENDPOINTS:
+            return endpoint
+        case _:
+            return None
 
 
 @cache
@@ -122,6 +133,18 @@ def test_runs_and_agents_know_only_the_ports_of_what_they_use() -> None:
         if layer_of(module) in ("runs", "agents")
         for target in sorted(targets)
         if layer_of(target) in PARTS and target not in PORTS
+    ]
+    assert wrong == []
+
+
+def test_endpoints_do_not_know_each_other() -> None:
+    """What two of them share stands beside them: `requests`, `streams`, `items`, `chat_messages`."""
+    wrong = [
+        f"{module} -> {target}"
+        for module, targets in edges().items()
+        for target in sorted(targets)
+        if (pair := (endpoint_of(module), endpoint_of(target))) not in MAY_SHARE and None not in pair
+        if pair[0] != pair[1]
     ]
     assert wrong == []
 

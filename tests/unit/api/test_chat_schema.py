@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.api.chat_completions.schema import ChatBody, parse_chat_request
+from holdfast.api.chat_messages import parse_conversation
 from holdfast.api.requests.body import parse_object
-from holdfast.api.requests.chat_messages import parse_conversation
 from holdfast.errors import RequestError
 from holdfast.messages import AssistantMessage, Text, ToolMessage, UserMessage
 from holdfast.upstream.port import NamedTool

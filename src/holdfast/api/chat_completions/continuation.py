@@ -8,7 +8,7 @@ the client's copy of them. Sits on the store's port.
 from collections.abc import Sequence
 from typing import Final
 
-from holdfast.api.requests.chat_messages import Conversation
+from holdfast.api.chat_messages import ChatConversation
 from holdfast.ids import CallId, NodeId, RunId, SessionId
 from holdfast.messages import AssistantMessage, Message, ToolMessage
 from holdfast.outcomes import RequiresAction
@@ -19,7 +19,7 @@ RECENT_RUNS: Final = 10
 """How far back the run is looked for that waits for these results."""
 
 
-async def find_continued(store: Store, session: SessionId, conversation: Conversation) -> RunRecord | None:
+async def find_continued(store: Store, session: SessionId, conversation: ChatConversation) -> RunRecord | None:
     """The run that made the calls whose results are the input; None: there is none, or it is no matter of results.
 
     Raises:
@@ -35,7 +35,7 @@ async def find_continued(store: Store, session: SessionId, conversation: Convers
     return None
 
 
-async def restore_history(store: Store, continued: RunRecord, conversation: Conversation) -> tuple[Message, ...]:
+async def restore_history(store: Store, continued: RunRecord, conversation: ChatConversation) -> tuple[Message, ...]:
     """The client's history, with the server's own record of every run of which the client saw only a part.
 
     Raises:

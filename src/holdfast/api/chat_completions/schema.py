@@ -8,12 +8,13 @@ from typing import Any, Literal
 import msgspec
 
 from holdfast.agents.request import LanePolicy
+from holdfast.api.chat_messages import ChatConversation, parse_conversation, parse_tools
 from holdfast.api.requests.body import convert
-from holdfast.api.requests.chat_messages import Conversation, parse_conversation, parse_tools
+from holdfast.api.requests.options import as_tool_choice, schema_format
 from holdfast.api.requests.targets import parse_on_disconnect
 from holdfast.errors import RequestError
 from holdfast.messages import ToolSpec
-from holdfast.upstream.port import NamedTool, Options, ResponseFormat, ToolChoice
+from holdfast.upstream.port import Options, ResponseFormat, ToolChoice
 
 
 class StreamOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,7 +64,7 @@ class ChatBody(msgspec.Struct, frozen=True, kw_only=True):
 class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A chat completion that makes sense."""
 
-    conversation: Conversation
+    conversation: ChatConversation
     model: str | None
     stream: bool
     include_usage: bool
@@ -132,20 +133,15 @@ def parse_tool_choice(raw: Any) -> ToolChoice | None:
     Raises:
         RequestError: it is none of them.
     """
-    match raw:
-        case None:
-            return None
-        case "auto" | "none" | "required":
-            choice: Literal["auto", "none", "required"] = raw
-            return choice
-        case {"type": "function", "function": {"name": str(name)}} | {"type": "function", "name": str(name)}:
-            return NamedTool(name)
-        case _:
-            raise RequestError(
-                "tool_choice must be auto, none, required or a function by name.",
-                param="tool_choice",
-                code="invalid_value",
-            )
+    nested = raw.get("function") if isinstance(raw, dict) else None
+    choice = as_tool_choice({**raw, **nested} if isinstance(nested, dict) else raw)
+    if choice is None and raw is not None:
+        raise RequestError(
+            "tool_choice must be auto, none, required or a function by name.",
+            param="tool_choice",
+            code="invalid_value",
+        )
+    return choice
 
 
 def _parse_format(raw: dict[str, Any] | None) -> ResponseFormat | None:
@@ -155,14 +151,7 @@ def _parse_format(raw: dict[str, Any] | None) -> ResponseFormat | None:
         case {"type": "json_object"}:
             return ResponseFormat(kind="json_object")
         case {"type": "json_schema", "json_schema": {"schema": dict(schema), **rest}}:
-            description, strict = rest.get("description"), rest.get("strict")
-            return ResponseFormat(
-                kind="json_schema",
-                name=str(rest.get("name") or "answer"),
-                schema=schema,
-                strict=strict if isinstance(strict, bool) else None,
-                description=description if isinstance(description, str) else None,
-            )
+            return schema_format(str(rest.get("name") or "answer"), schema, rest)
         case _:
             raise RequestError(
                 "response_format must be of type text, json_object, or json_schema with its json_schema.schema.",

@@ -14,14 +14,14 @@ from starlette.routing import BaseRoute
 
 from holdfast.api.answers import json_answer
 from holdfast.api.conversations.schema import AddItems, CreateConversation, UpdateConversation
+from holdfast.api.items.encrypted_content import ENCRYPTED_REASONING
 from holdfast.api.items.input import parse_items
 from holdfast.api.items.items import Item, ItemNames, items_of, parse_item_id, take_out
+from holdfast.api.items.references import resolve_references
 from holdfast.api.requests.body import convert, parse_object, read_body, read_object
 from holdfast.api.requests.headers import check_header_text
 from holdfast.api.requests.paging import MAX_ITEMS, Page, cut_page, parse_page
-from holdfast.api.responses.chain import conversation_session
-from holdfast.api.responses.create import ENCRYPTED_REASONING
-from holdfast.api.responses.lookup import resolve_references
+from holdfast.api.requests.targets import conversation_session
 from holdfast.api.routing import ApiRoute
 from holdfast.api.service import Service, service_of
 from holdfast.errors import NotFoundError, RequestError

@@ -12,6 +12,8 @@ import msgspec
 
 from holdfast.messages import Metadata, Reasoning
 
+ENCRYPTED_REASONING: Final = "reasoning.encrypted_content"
+"""In `include`: the client wants it."""
 _MARK: Final = "hf1."
 """Tells our own packing from a provider's, which is passed on as it is."""
 

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import msgspec
 
+from holdfast.api.chat_messages import parse_user_content, unsupported_part
 from holdfast.api.items.encrypted_content import SealedSummary, open_call, open_reasoning, unseal
-from holdfast.api.requests.chat_messages import parse_user_content, unsupported_part
 from holdfast.errors import RequestError
 from holdfast.ids import CallId
 from holdfast.messages import AssistantMessage, Message, SystemMessage, Text, ToolCall, ToolMessage, UserMessage

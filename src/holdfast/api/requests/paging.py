@@ -9,7 +9,6 @@ from typing import Any, Literal
 import msgspec
 from starlette.requests import Request
 
-from holdfast.api.queries import query_number
 from holdfast.errors import NotFoundError, RequestError
 
 MAX_ITEMS = 100
@@ -58,3 +57,23 @@ def cut_page(items: Sequence[dict[str, Any]], page: Page) -> dict[str, Any]:
         "last_id": data[-1]["id"] if data else "",
         "has_more": len(ordered) > page.limit,
     }
+
+
+def query_number(request: Request, name: str, *, default: int, low: int, high: int) -> int:
+    """A whole number; one that is too large becomes the largest.
+
+    Raises:
+        RequestError: it is no number, or too small.
+    """
+    raw = request.query_params.get(name)
+    if raw is None or raw == "":
+        return default
+    try:
+        number = int(raw)
+    except ValueError:
+        number = low - 1
+    if number < low:
+        raise RequestError(
+            f"{name} must be a whole number of at least {low}, not {raw[:50]!r}.", param=name, code="invalid_value"
+        )
+    return min(number, high)

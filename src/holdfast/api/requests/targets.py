@@ -3,6 +3,7 @@
 Shared by every surface that starts runs. Sits on the service.
 """
 
+import hashlib
 import math
 from typing import Any, Final, Literal
 
@@ -27,6 +28,11 @@ def named_session(service: Service, request: HTTPConnection, in_body: str | None
     if in_body:
         return SessionId(service.dialect.session_prefix + check_header_text("session_id", in_body))
     return SessionId(service.dialect.default_session) if service.dialect.default_session else None
+
+
+def conversation_session(name: str) -> SessionId:
+    """A conversation's own session: stable, and nobody else's."""
+    return SessionId("conv-" + hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:24])
 
 
 def session_key(service: Service, request: HTTPConnection) -> str | None:

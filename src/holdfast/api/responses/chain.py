@@ -3,16 +3,14 @@
 Decides the session, the message that the input follows, and what is carried forward. Sits on the service.
 """
 
-import hashlib
-
 import msgspec
 from starlette.requests import HTTPConnection
 
 from holdfast.agents.request import LanePolicy
+from holdfast.api.items.echo import ResponseEcho, parse_echo
 from holdfast.api.requests.headers import header_text
-from holdfast.api.requests.targets import named_session
+from holdfast.api.requests.targets import conversation_session, named_session
 from holdfast.api.responses.lookup import find_run, find_view
-from holdfast.api.responses.response_object import ResponseEcho, parse_echo
 from holdfast.api.responses.schema import Wanted
 from holdfast.api.service import Service
 from holdfast.errors import RequestError
@@ -42,11 +40,6 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 def join_texts(*texts: str | None) -> str:
     """Texts that are not empty, as paragraphs."""
     return "\n\n".join(text for text in texts if text)
-
-
-def conversation_session(name: str) -> SessionId:
-    """A conversation's own session: stable, and nobody else's."""
-    return SessionId("conv-" + hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:24])
 
 
 async def find_place(service: Service, connection: HTTPConnection, wanted: Wanted) -> Place:

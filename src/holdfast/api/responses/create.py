@@ -6,7 +6,10 @@ import msgspec
 from starlette.requests import HTTPConnection
 
 from holdfast.agents.request import RunRequest
+from holdfast.api.items.echo import ResponseEcho
+from holdfast.api.items.encrypted_content import ENCRYPTED_REASONING
 from holdfast.api.items.input import ParsedInput, check_calls, parse_input
+from holdfast.api.items.references import resolve_references
 from holdfast.api.requests.targets import (
     default_on_disconnect,
     parse_on_disconnect,
@@ -15,15 +18,12 @@ from holdfast.api.requests.targets import (
     trace_parent,
 )
 from holdfast.api.responses.chain import Place, find_place, join_texts
-from holdfast.api.responses.lookup import resolve_references
-from holdfast.api.responses.response_object import ResponseEcho
 from holdfast.api.responses.schema import Wanted, repeat_parameters
 from holdfast.api.service import Service
 from holdfast.errors import RequestError
 from holdfast.ids import make_run_id
 from holdfast.runs.history import TRUNCATED_MESSAGES, trim
 
-ENCRYPTED_REASONING = "reasoning.encrypted_content"
 OWN_EVENTS = "holdfast.events"
 """With this in `include`, a stream also has events that no schema knows, under names that begin with our own."""
 

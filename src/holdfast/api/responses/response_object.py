@@ -4,12 +4,12 @@ Everything that does not change while the run goes on is in `Envelope`, made fro
 response looks the same live, stored and replayed. Sits on the fold and the store's records; no I/O.
 """
 
-from collections.abc import Mapping
 from typing import Any, Literal, assert_never
 
 import msgspec
 
 from holdfast.api.extras import extras_of
+from holdfast.api.items.echo import parse_echo
 from holdfast.api.items.fold import Listener, ResponseFold
 from holdfast.api.items.outputs import MessageItem
 from holdfast.ids import RunId, response_id
@@ -25,34 +25,6 @@ from holdfast.outcomes import (
 from holdfast.store.records import RunRecord
 
 Status = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
-
-
-class ResponseEcho(msgspec.Struct, frozen=True, kw_only=True):
-    """What a response's run keeps for this API alone, as its record's `echo`."""
-
-    response: dict[str, Any] = {}
-    """The parameters that every answer repeats."""
-    sealed: bool = False
-    """The client asked for `reasoning.encrypted_content`."""
-    own_events: bool = False
-    """The client asked for events that no schema knows."""
-    beat_seconds: float = 15.0
-    """How often the stream shows a sign of life in silence."""
-    system: str = ""
-    """System and developer messages of the input."""
-    carried_system: str = ""
-    """Those of the responses it follows: they hold whatever `instructions` says."""
-
-    @property
-    def instructions(self) -> str | None:
-        """What a response that follows this one carries on, unless it has its own."""
-        given = self.response.get("instructions")
-        return given if isinstance(given, str) else None
-
-
-def parse_echo(echo: Mapping[str, Any]) -> ResponseEcho:
-    """The echo of a record. A run of another surface has none: then everything is as if it had not been asked for."""
-    return msgspec.convert(echo, ResponseEcho)
 
 
 class Envelope(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,14 +5,16 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, WebSocketRoute
 
 from holdfast.api.answers import json_answer
+from holdfast.api.items.encrypted_content import ENCRYPTED_REASONING
+from holdfast.api.items.references import input_items
 from holdfast.api.requests.body import read_object
 from holdfast.api.requests.idempotency import fingerprint_request
 from holdfast.api.requests.paging import cut_page, parse_page
 from holdfast.api.requests.run_start import run_headers, start_headers, start_run
 from holdfast.api.responses.compact import CompactResponse, compact_response
-from holdfast.api.responses.create import ENCRYPTED_REASONING, make_request
+from holdfast.api.responses.create import make_request
 from holdfast.api.responses.encode import FROM_THE_START, ResponseEncoder
-from holdfast.api.responses.lookup import find_run, find_view, input_items, make_envelope, read_response
+from holdfast.api.responses.lookup import find_run, find_view, make_envelope, read_response
 from holdfast.api.responses.response_object import render_response
 from holdfast.api.responses.schema import CreateResponse, parse_create
 from holdfast.api.responses.socket import serve_socket

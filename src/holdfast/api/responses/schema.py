@@ -9,11 +9,12 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 
 from holdfast.agents.request import LanePolicy
+from holdfast.api.chat_messages import parse_function
 from holdfast.api.requests.body import convert
-from holdfast.api.requests.chat_messages import parse_function
+from holdfast.api.requests.options import as_tool_choice, schema_format
 from holdfast.errors import RequestError
 from holdfast.messages import ToolSpec
-from holdfast.upstream.port import NamedTool, Options, ResponseFormat, ToolChoice
+from holdfast.upstream.port import Options, ResponseFormat, ToolChoice
 
 Fraction = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Penalty = Annotated[float, msgspec.Meta(ge=-2, le=2)]
@@ -202,17 +203,10 @@ def _parse_tool_choice(
     given: str | dict[str, Any] | None, tools: tuple[ToolSpec, ...]
 ) -> tuple[ToolChoice | None, tuple[ToolSpec, ...], bool]:
     """The choice, the client's tools that are left by it, and whether the server's are."""
+    choice = as_tool_choice(given)
+    if given is None or choice is not None:
+        return choice, tools, True
     match given:
-        case None:
-            return None, tools, True
-        case "auto":
-            return "auto", tools, True
-        case "none":
-            return "none", tools, True
-        case "required":
-            return "required", tools, True
-        case {"type": "function", "name": str(name)}:
-            return NamedTool(name), tools, True
         case {"type": "allowed_tools", "tools": [*allowed], **rest} if all(isinstance(tool, dict) for tool in allowed):
             names = {tool.get("name") for tool in allowed}
             kept = tuple(tool for tool in tools if tool.name in names)
@@ -240,14 +234,7 @@ def _parse_format(given: dict[str, Any] | None) -> ResponseFormat | None:
         case {"type": "json_object"}:
             return ResponseFormat(kind="json_object")
         case {"type": "json_schema", "name": str(name), "schema": dict(schema)}:
-            strict, description = given.get("strict"), given.get("description")
-            return ResponseFormat(
-                kind="json_schema",
-                name=name,
-                schema=schema,
-                strict=strict if isinstance(strict, bool) else None,
-                description=description if isinstance(description, str) else None,
-            )
+            return schema_format(name, schema, given)
         case _:
             raise RequestError(
                 "text.format must be text, json_object, or json_schema with a name and a schema.",

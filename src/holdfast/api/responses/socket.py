@@ -12,6 +12,7 @@ import msgspec
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from holdfast.agents.request import RunRequest
+from holdfast.api.items.echo import parse_echo
 from holdfast.api.items.input import check_calls
 from holdfast.api.problems import Problem, problem_of
 from holdfast.api.requests.body import parse_object
@@ -19,7 +20,7 @@ from holdfast.api.responses.chain import Place, join_texts
 from holdfast.api.responses.create import compose, make_request, read_input
 from holdfast.api.responses.encode import ResponseEncoder
 from holdfast.api.responses.lookup import make_envelope
-from holdfast.api.responses.response_object import Envelope, parse_echo
+from holdfast.api.responses.response_object import Envelope
 from holdfast.api.responses.schema import Wanted, parse_create
 from holdfast.api.service import Service, service_of
 from holdfast.api.streams.buffered import WebSocketBody

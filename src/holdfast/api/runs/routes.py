@@ -7,9 +7,10 @@ from starlette.responses import Response
 
 from holdfast.agents.request import RunRequest
 from holdfast.api.answers import json_answer
-from holdfast.api.queries import query_number
+from holdfast.api.chat_messages import encode_message
 from holdfast.api.requests.body import convert, parse_object, read_body, read_object
 from holdfast.api.requests.idempotency import fingerprint_request
+from holdfast.api.requests.paging import query_number
 from holdfast.api.requests.run_start import run_headers, start_headers, start_run
 from holdfast.api.requests.targets import named_session, served_model, session_key, trace_parent
 from holdfast.api.routing import ApiRoute
@@ -22,7 +23,6 @@ from holdfast.api.runs.encode import (
 )
 from holdfast.api.runs.schema import ApprovalBody, NewRun, RunBody, SteeringBody, parse_run, parse_steering
 from holdfast.api.service import Service, service_of
-from holdfast.api.sessions.encode import encode_message
 from holdfast.api.streams.event_stream import EventStream
 from holdfast.errors import RequestError
 from holdfast.ids import BEFORE_FIRST, CallId, EventNumber, RunId, SessionId, make_run_id, make_session_id

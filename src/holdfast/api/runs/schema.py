@@ -6,8 +6,8 @@ import msgspec
 
 from holdfast.agents.request import LanePolicy
 from holdfast.api.chat_completions.schema import ChatRequest, parse_chat_request
+from holdfast.api.chat_messages import parse_user_content
 from holdfast.api.requests.body import convert
-from holdfast.api.requests.chat_messages import parse_user_content
 from holdfast.errors import RequestError
 from holdfast.messages import UserMessage
 

@@ -1,12 +1,12 @@
-"""Messages and tools as the Chat Completions API writes them, read into our vocabulary (C10, C11, C12).
+"""Messages and tools as the Chat Completions API writes them, read into our vocabulary and written again (C10-C12, J2).
 
 Tolerant of what clients really send, and exact about what it cannot use: every error names its place. Shared by chat
-completions and the runs API. Sits on the vocabulary.
+completions, responses (for tools), the runs API and the sessions API. Sits on the vocabulary.
 """
 
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, assert_never
 
 import msgspec
 
@@ -28,7 +28,7 @@ from holdfast.messages import (
 )
 
 
-class Conversation(msgspec.Struct, frozen=True, kw_only=True):
+class ChatConversation(msgspec.Struct, frozen=True, kw_only=True):
     """What a client sent, cut where the new part begins."""
 
     system: str
@@ -44,7 +44,7 @@ class Conversation(msgspec.Struct, frozen=True, kw_only=True):
         return next((message.text for message in messages if isinstance(message, UserMessage)), "")
 
 
-def parse_conversation(raw: Any, at: str = "messages") -> Conversation:
+def parse_conversation(raw: Any, at: str = "messages") -> ChatConversation:
     """A list of chat messages.
 
     Raises:
@@ -62,7 +62,7 @@ def parse_conversation(raw: Any, at: str = "messages") -> Conversation:
     if not any(isinstance(message, UserMessage) for message in said):
         raise RequestError(f"{at} has no user message.", param=at, code="no_user_message")
     begin = _find_input(said)
-    return Conversation(system=system, history=tuple(said[:begin]), input=tuple(said[begin:]))
+    return ChatConversation(system=system, history=tuple(said[:begin]), input=tuple(said[begin:]))
 
 
 def _find_input(said: Sequence[Message]) -> int:
@@ -284,3 +284,40 @@ def _shown(value: Any) -> str:
 
 def _malformed(at: str, what: str) -> RequestError:
     return RequestError(f"{at} {what}.", param=at, code="invalid_value")
+
+
+def encode_message(message: Message) -> dict[str, Any]:
+    """A message as Chat Completions writes it."""
+    match message:
+        case SystemMessage():
+            return {"role": "system", "content": message.text}
+        case UserMessage(parts=parts):
+            if all(isinstance(part, Text) for part in parts):
+                return {"role": "user", "content": message.text}
+            return {"role": "user", "content": [_encode_part(part) for part in parts]}
+        case AssistantMessage():
+            encoded: dict[str, Any] = {"role": "assistant", "content": message.text}
+            if message.reasoning:
+                encoded["reasoning_content"] = message.reasoning
+            if message.tool_calls:
+                encoded["tool_calls"] = [
+                    {"id": c.id, "type": "function", "function": {"name": c.name, "arguments": c.arguments}}
+                    for c in message.tool_calls
+                ]
+            return encoded
+        case ToolMessage():
+            return {
+                "role": "tool",
+                "tool_call_id": message.call_id,
+                "name": message.name,
+                "content": message.output,
+                "failed": message.failed,
+            }
+        case _:
+            assert_never(message)
+
+
+def _encode_part(part: Text | Image) -> dict[str, Any]:
+    if isinstance(part, Text):
+        return {"type": "text", "text": part.text}
+    return {"type": "image_url", "image_url": {"url": part.url, **({"detail": part.detail} if part.detail else {})}}

@@ -1,0 +1,34 @@
+"""What the run behind a response keeps for this API alone: its record's `echo`. Sits on nothing but msgspec."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+
+class ResponseEcho(msgspec.Struct, frozen=True, kw_only=True):
+    """What a response's run keeps for this API alone, as its record's `echo`."""
+
+    response: dict[str, Any] = {}
+    """The parameters that every answer repeats."""
+    sealed: bool = False
+    """The client asked for `reasoning.encrypted_content`."""
+    own_events: bool = False
+    """The client asked for events that no schema knows."""
+    beat_seconds: float = 15.0
+    """How often the stream shows a sign of life in silence."""
+    system: str = ""
+    """System and developer messages of the input."""
+    carried_system: str = ""
+    """Those of the responses it follows: they hold whatever `instructions` says."""
+
+    @property
+    def instructions(self) -> str | None:
+        """What a response that follows this one carries on, unless it has its own."""
+        given = self.response.get("instructions")
+        return given if isinstance(given, str) else None
+
+
+def parse_echo(echo: Mapping[str, Any]) -> ResponseEcho:
+    """The echo of a record. A run of another surface has none: then everything is as if it had not been asked for."""
+    return msgspec.convert(echo, ResponseEcho)

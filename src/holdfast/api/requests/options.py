@@ -1,0 +1,30 @@
+"""How a model should answer, where both of OpenAI's APIs write it alike (C11). Sits on the port to models."""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from holdfast.upstream.port import NamedTool, ResponseFormat, ToolChoice
+
+
+def as_tool_choice(given: Any) -> ToolChoice | None:
+    """A choice in a word, or of one function by name; None: it is something else."""
+    match given:
+        case "auto" | "none" | "required":
+            word: Literal["auto", "none", "required"] = given
+            return word
+        case {"type": "function", "name": str(name)}:
+            return NamedTool(name)
+        case _:
+            return None
+
+
+def schema_format(name: str, schema: dict[str, Any], details: Mapping[Any, Any]) -> ResponseFormat:
+    """Output that fits a schema; what is odd about its details is passed over."""
+    strict, description = details.get("strict"), details.get("description")
+    return ResponseFormat(
+        kind="json_schema",
+        name=name,
+        schema=schema,
+        strict=strict if isinstance(strict, bool) else None,
+        description=description if isinstance(description, str) else None,
+    )
