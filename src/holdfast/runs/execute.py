@@ -21,7 +21,7 @@ from holdfast.runs.log.transcript import Transcript
 from holdfast.runs.metrics import Metrics
 from holdfast.runs.registry import Registry
 from holdfast.runs.start import withdraw
-from holdfast.runs.state import Move, Record, Work
+from holdfast.runs.state import Move, Phase, Record
 from holdfast.runs.sweep import Sweeper
 from holdfast.store.port import Store
 
@@ -60,7 +60,7 @@ class Executor:
         """What becomes of the run, whatever happens; its last step before it is closed."""
         state, request = live.state, live.request
         try:
-            if state.work is Work.STARTING:
+            if state.phase is Phase.STARTING:
                 state.move(Move.STEP)
             live.recorder.push([RunStarted(run=request.run, session=request.session, model=request.model)])
             if state.interruption is None:

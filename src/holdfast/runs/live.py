@@ -17,7 +17,7 @@ from holdfast.outcomes import Cancelled
 from holdfast.runs.log.recorder import Recorder
 from holdfast.runs.log.subscription import Subscription
 from holdfast.runs.questions import Questions
-from holdfast.runs.state import Move, RunState, Work
+from holdfast.runs.state import Move, Phase, RunState
 from holdfast.store.port import RunLog
 from holdfast.store.records import Reserved, RunRecord
 
@@ -116,7 +116,7 @@ class LiveRun:
             except TimeoutError:
                 return None
             finally:
-                if self.state.work is Work.WAITING_APPROVAL:
+                if self.state.phase is Phase.WAITING_APPROVAL:
                     self.state.move(Move.ANSWER)
 
     @contextmanager
@@ -132,7 +132,7 @@ class LiveRun:
 
     def interrupt(self, why: Cancelled) -> bool:
         """End it at once, wherever it is; the first reason counts. False: it has ended, or is ending."""
-        has_stepped = self.state.work is not Work.STARTING
+        has_stepped = self.state.phase is not Phase.STARTING
         if not self.state.interrupt(why):
             return False
         self.times.interrupted_at = self._clock.monotonic()

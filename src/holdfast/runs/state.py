@@ -34,7 +34,7 @@ RunStatus = LiveStatus | OutcomeName
 """A run's state in a word, for the API, the terminal and the page: live, or how it ended."""
 
 
-class Work(Enum):
+class Phase(Enum):
     """What a run is doing."""
 
     STARTING = auto()
@@ -82,37 +82,37 @@ class Move(Enum):
     """start, or execute if that had begun: the store has refused it."""
 
 
-NEXT: Final[dict[tuple[Work, Move], Work]] = {
-    (Work.STARTING, Move.STEP): Work.QUEUED,
-    (Work.STARTING, Move.INTERRUPT): Work.STOPPING,
-    (Work.STARTING, Move.WITHDRAW): Work.WITHDRAWN,
-    (Work.QUEUED, Move.TURN): Work.RUNNING,
-    (Work.QUEUED, Move.INTERRUPT): Work.STOPPING,
-    (Work.QUEUED, Move.FINISH): Work.CLOSING,
-    (Work.RUNNING, Move.ASK): Work.WAITING_APPROVAL,
-    (Work.RUNNING, Move.INTERRUPT): Work.STOPPING,
-    (Work.RUNNING, Move.FINISH): Work.CLOSING,
-    (Work.WAITING_APPROVAL, Move.ANSWER): Work.RUNNING,
-    (Work.WAITING_APPROVAL, Move.INTERRUPT): Work.STOPPING,
-    (Work.WAITING_APPROVAL, Move.FINISH): Work.CLOSING,
-    (Work.STOPPING, Move.FINISH): Work.CLOSING,
-    (Work.STOPPING, Move.WITHDRAW): Work.WITHDRAWN,
-    (Work.CLOSING, Move.CLOSE): Work.ENDED,
-    (Work.CLOSING, Move.WITHDRAW): Work.WITHDRAWN,
+NEXT: Final[dict[tuple[Phase, Move], Phase]] = {
+    (Phase.STARTING, Move.STEP): Phase.QUEUED,
+    (Phase.STARTING, Move.INTERRUPT): Phase.STOPPING,
+    (Phase.STARTING, Move.WITHDRAW): Phase.WITHDRAWN,
+    (Phase.QUEUED, Move.TURN): Phase.RUNNING,
+    (Phase.QUEUED, Move.INTERRUPT): Phase.STOPPING,
+    (Phase.QUEUED, Move.FINISH): Phase.CLOSING,
+    (Phase.RUNNING, Move.ASK): Phase.WAITING_APPROVAL,
+    (Phase.RUNNING, Move.INTERRUPT): Phase.STOPPING,
+    (Phase.RUNNING, Move.FINISH): Phase.CLOSING,
+    (Phase.WAITING_APPROVAL, Move.ANSWER): Phase.RUNNING,
+    (Phase.WAITING_APPROVAL, Move.INTERRUPT): Phase.STOPPING,
+    (Phase.WAITING_APPROVAL, Move.FINISH): Phase.CLOSING,
+    (Phase.STOPPING, Move.FINISH): Phase.CLOSING,
+    (Phase.STOPPING, Move.WITHDRAW): Phase.WITHDRAWN,
+    (Phase.CLOSING, Move.CLOSE): Phase.ENDED,
+    (Phase.CLOSING, Move.WITHDRAW): Phase.WITHDRAWN,
 }
 """What a move makes of a run; what is not here cannot happen."""
 _NEEDS: Final = {Move.CLOSE: Record.SAVED, Move.WITHDRAW: Record.REFUSED}
 """What the record must be for a move."""
 
-STATUS: Final[dict[Work, LiveStatus]] = {
-    Work.STARTING: "queued",
-    Work.QUEUED: "queued",
-    Work.RUNNING: "running",
-    Work.WAITING_APPROVAL: "waiting_approval",
-    Work.STOPPING: "running",
-    Work.CLOSING: "running",
-    Work.ENDED: "running",
-    Work.WITHDRAWN: "running",
+STATUS: Final[dict[Phase, LiveStatus]] = {
+    Phase.STARTING: "queued",
+    Phase.QUEUED: "queued",
+    Phase.RUNNING: "running",
+    Phase.WAITING_APPROVAL: "waiting_approval",
+    Phase.STOPPING: "running",
+    Phase.CLOSING: "running",
+    Phase.ENDED: "running",
+    Phase.WITHDRAWN: "running",
 }
 """How a run is called for which nobody has read an outcome yet: it is told only once it is saved."""
 
@@ -124,10 +124,10 @@ class IllegalMoveError(Exception):
 class RunState:
     """One run's state."""
 
-    __slots__ = ("interruption", "record", "work")
+    __slots__ = ("interruption", "phase", "record")
 
     def __init__(self) -> None:
-        self.work = Work.STARTING
+        self.phase = Phase.STARTING
         self.record = Record.SAVING
         self.interruption: Cancelled | None = None
         """Why it was interrupted: the first reason."""
@@ -138,14 +138,14 @@ class RunState:
         Raises:
             IllegalMoveError: it does not say.
         """
-        reached = NEXT.get((self.work, move))
+        reached = NEXT.get((self.phase, move))
         if reached is None or self.record is not _NEEDS.get(move, self.record):
-            raise IllegalMoveError(f"{move.name} of a run that is {self.work.name}, its record {self.record.name}")
-        self.work = reached
+            raise IllegalMoveError(f"{move.name} of a run that is {self.phase.name}, its record {self.record.name}")
+        self.phase = reached
 
     def interrupt(self, why: Cancelled) -> bool:
         """Interrupt it, for the first reason; False: it has been, or its outcome is known."""
-        if (self.work, Move.INTERRUPT) not in NEXT:
+        if (self.phase, Move.INTERRUPT) not in NEXT:
             return False
         self.interruption = why
         self.move(Move.INTERRUPT)
@@ -164,9 +164,9 @@ class RunState:
     @property
     def status(self) -> LiveStatus:
         """In a word, for people and the API."""
-        return STATUS[self.work]
+        return STATUS[self.phase]
 
     @property
     def is_going(self) -> bool:
         """Can it still be interrupted, or told something (R13)?"""
-        return (self.work, Move.INTERRUPT) in NEXT
+        return (self.phase, Move.INTERRUPT) in NEXT

@@ -10,8 +10,8 @@ from holdfast.messages import Usage
 from holdfast.outcomes import Outcome, outcome_name
 from holdfast.runs.live import LiveRun
 from holdfast.runs.log.reading import read_transcript
-from holdfast.runs.log.transcript import Approval, Transcript
-from holdfast.runs.state import RunStatus, Work
+from holdfast.runs.log.transcript import Transcript, WaitingApproval
+from holdfast.runs.state import Phase, RunStatus
 from holdfast.store.port import RunLog
 from holdfast.store.records import RunRecord
 
@@ -37,7 +37,7 @@ class RunView:
         """Its state in a word."""
         if self.outcome is not None:
             return outcome_name(self.outcome)
-        if self._live is None or (self._live.state.work is Work.WAITING_APPROVAL and not self.approvals):
+        if self._live is None or (self._live.state.phase is Phase.WAITING_APPROVAL and not self.approvals):
             # A crash has cut it off, and no start has closed it yet; or its question is not in the log yet.
             return "running"
         return self._live.state.status
@@ -75,9 +75,9 @@ class RunView:
         return self._live.recorder.end if self._live is not None else self.record.events
 
     @property
-    def approvals(self) -> Sequence[Approval]:
+    def approvals(self) -> Sequence[WaitingApproval]:
         """The calls that wait for somebody's word."""
-        if self._live is None or self._live.state.work is not Work.WAITING_APPROVAL:
+        if self._live is None or self._live.state.phase is not Phase.WAITING_APPROVAL:
             return ()
         return tuple(self._live.recorder.transcript.approvals.values())
 

@@ -20,7 +20,7 @@ from holdfast.api.items.items import Item, ItemNames, items_of, parse_item_id, t
 from holdfast.api.items.references import resolve_references
 from holdfast.api.requests.body import convert, parse_object, read_body, read_object
 from holdfast.api.requests.headers import check_header_text
-from holdfast.api.requests.paging import MAX_ITEMS, Page, cut_page, parse_page
+from holdfast.api.requests.paging import MAX_ITEMS, PageRequest, cut_page, parse_page
 from holdfast.api.requests.targets import conversation_session
 from holdfast.api.routing import ApiRoute
 from holdfast.api.service import Service, service_of
@@ -89,7 +89,7 @@ async def add_items(request: Request) -> Response:
     _check_idle(service, record)
     added = await service.store.add_messages(record.name, session, messages)
     items = _items(added, sealed=_wants_sealed(request))
-    return json_answer(cut_page(items, Page(limit=max(MAX_ITEMS, len(items)), order="asc")))
+    return json_answer(cut_page(items, PageRequest(limit=max(MAX_ITEMS, len(items)), order="asc")))
 
 
 async def get_item(request: Request) -> Response:

@@ -1,7 +1,7 @@
 """The fold of a run's log into output items, and the stream that shows them growing (P2, P3, P8).
 
 One fold serves the live stream, a replay and the stored response, so none can say what another contradicts, and event
-N is event N whenever it is sent. `Listener` is told of every change; without one only the final state is built.
+N is event N whenever it is sent. `FoldWriter` is told of every change; without one only the final state is built.
 No I/O, no clock. Sits on the vocabulary and `items`.
 """
 
@@ -9,7 +9,7 @@ from typing import Any, Protocol, assert_never
 
 import msgspec
 
-from holdfast.api.items.items import Item, Kind, Status, output_item_id, output_text
+from holdfast.api.items.items import Item, ItemStatus, Kind, output_item_id, output_text
 from holdfast.api.items.outputs import CallItem, FoldedItem, MessageItem, OutputItem, ReasoningItem
 from holdfast.events import (
     Answered,
@@ -41,18 +41,18 @@ from holdfast.messages import Metadata, Usage
 from holdfast.outcomes import Completed, Outcome
 
 
-class Listener(Protocol):
+class FoldWriter(Protocol):
     """Who wants to see a response grow."""
 
-    def text_added(self, item: MessageItem, text: str) -> None:
+    def write_text(self, item: MessageItem, text: str) -> None:
         """The hot one."""
         ...
 
-    def tell(self, name: str, fields: dict[str, Any]) -> None:
+    def write_event(self, name: str, fields: dict[str, Any]) -> None:
         """Any other event of the stream."""
         ...
 
-    def ended(self, fold: "ResponseFold") -> None:
+    def write_end(self, fold: "ResponseFold") -> None:
         """The terminal event is due."""
         ...
 
@@ -67,7 +67,7 @@ class ResponseFold:
         client_tools: frozenset[str] = frozenset(),
         sealed: bool = False,
         own_events: str | None = None,
-        listener: Listener | None = None,
+        writer: FoldWriter | None = None,
     ) -> None:
         """A fold of one run's log.
 
@@ -76,7 +76,7 @@ class ResponseFold:
             client_tools: the names of the client's own tools.
             sealed: show the `encrypted_content` of reasoning.
             own_events: the prefix of events that no schema knows; None: these are left out.
-            listener: who is told of every change.
+            writer: who is told of every change.
         """
         self.run = run
         self.items: list[FoldedItem] = []
@@ -87,7 +87,7 @@ class ResponseFold:
         self._client_tools = client_tools
         self._sealed = sealed
         self._own_events = own_events
-        self._listener = listener
+        self._writer = writer
         self._message: MessageItem | None = None
         self._reasoning: ReasoningItem | None = None
         self._calls: dict[int, CallItem] = {}
@@ -161,10 +161,10 @@ class ResponseFold:
             self._open(message)
             self._tell_part("response.content_part.added", message, {"content_index": 0, "part": output_text("")})
         message.pieces.append(text)
-        if self._listener is not None:
-            self._listener.text_added(message, text)
+        if self._writer is not None:
+            self._writer.write_text(message, text)
 
-    def _close_message(self, status: Status) -> None:
+    def _close_message(self, status: ItemStatus) -> None:
         message, self._message = self._message, None
         if message is None:
             return
@@ -211,13 +211,13 @@ class ResponseFold:
     def _part(self, reasoning: ReasoningItem, text: str) -> dict[str, Any]:
         return {"summary_index": len(reasoning.parts) - 1, "part": {"type": "summary_text", "text": text}}
 
-    def _close_reasoning(self, status: Status) -> None:
+    def _close_reasoning(self, status: ItemStatus) -> None:
         reasoning, self._reasoning = self._reasoning, None
         if reasoning is not None:
             self._close_part(reasoning)
             self._close(reasoning, status)
 
-    def _close_words(self, status: Status) -> None:
+    def _close_words(self, status: ItemStatus) -> None:
         self._close_reasoning(status)
         self._close_message(status)
 
@@ -241,7 +241,7 @@ class ResponseFold:
             call.pieces.append(event.text)
             self._tell_part("response.function_call_arguments.delta", call, {"delta": event.text})
 
-    def _close_call(self, call: CallItem, status: Status) -> None:
+    def _close_call(self, call: CallItem, status: ItemStatus) -> None:
         self._calls = {index: other for index, other in self._calls.items() if other is not call}
         if status == "completed":
             self._tell_part("response.function_call_arguments.done", call, {"arguments": call.arguments})
@@ -251,7 +251,7 @@ class ResponseFold:
         self._close_words("completed")
         if self._is_hidden(event.name):
             return
-        status: Status = "incomplete" if event.executed == "unknown" else "completed"
+        status: ItemStatus = "incomplete" if event.executed == "unknown" else "completed"
         output = OutputItem(self._name("fco"), len(self.items), event.call_id, event.output, status)
         self._open(output)
         self._tell_item("response.output_item.done", output)
@@ -277,8 +277,8 @@ class ResponseFold:
         for call in list(self._calls.values()):
             self._close_call(call, "incomplete")
         self.outcome, self.usage, self.ended_at = event.outcome, event.usage, at
-        if self._listener is not None:
-            self._listener.ended(self)
+        if self._writer is not None:
+            self._writer.write_end(self)
 
     # Telling
 
@@ -289,21 +289,21 @@ class ResponseFold:
         self.items.append(item)
         self._tell_item("response.output_item.added", item)
 
-    def _close(self, item: MessageItem | ReasoningItem | CallItem, status: Status) -> None:
+    def _close(self, item: MessageItem | ReasoningItem | CallItem, status: ItemStatus) -> None:
         item.status = status
         self._tell_item("response.output_item.done", item)
 
     def _tell_item(self, name: str, item: FoldedItem) -> None:
-        if self._listener is not None:
-            self._listener.tell(name, {"output_index": item.index, "item": item.render()})
+        if self._writer is not None:
+            self._writer.write_event(name, {"output_index": item.index, "item": item.render()})
 
     def _tell_part(self, name: str, item: FoldedItem, fields: dict[str, Any]) -> None:
-        if self._listener is not None:
-            self._listener.tell(name, {"item_id": item.id, "output_index": item.index, **fields})
+        if self._writer is not None:
+            self._writer.write_event(name, {"item_id": item.id, "output_index": item.index, **fields})
 
     def _tell_own(self, event: Event) -> None:
         """What the closed set of events has no word for: told in the log's own words, to clients that asked."""
-        if self._listener is not None and self._own_events is not None:
+        if self._writer is not None and self._own_events is not None:
             fields: dict[str, Any] = msgspec.to_builtins(event)
             fields.pop("type")
-            self._listener.tell(f"{self._own_events}:{event_name(event)}", fields)
+            self._writer.write_event(f"{self._own_events}:{event_name(event)}", fields)

@@ -26,7 +26,7 @@ from holdfast.messages import (
 )
 
 Item = dict[str, Any]
-Status = Literal["in_progress", "completed", "incomplete"]
+ItemStatus = Literal["in_progress", "completed", "incomplete"]
 Kind = Literal["msg", "rs", "fc", "fco"]
 
 
@@ -78,13 +78,13 @@ def output_text(text: str) -> dict[str, Any]:
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
 
 
-def message_item(name: str, content: list[dict[str, Any]], role: str, status: Status) -> Item:
+def message_item(name: str, content: list[dict[str, Any]], role: str, status: ItemStatus) -> Item:
     """A message."""
     return {"id": name, "type": "message", "status": status, "role": role, "content": content}
 
 
 def call_item(
-    name: str, call_id: str, tool: str, arguments: str, status: Status, metadata: Metadata | None = None
+    name: str, call_id: str, tool: str, arguments: str, status: ItemStatus, metadata: Metadata | None = None
 ) -> Item:
     """A call of a tool. What its provider wants back travels with it: no later turn would be accepted without."""
     item: Item = {
@@ -101,7 +101,7 @@ def call_item(
     return item
 
 
-def output_item(name: str, call_id: str, output: str, status: Status) -> Item:
+def output_item(name: str, call_id: str, output: str, status: ItemStatus) -> Item:
     """What came of a call."""
     return {
         "id": name,
@@ -112,7 +112,7 @@ def output_item(name: str, call_id: str, output: str, status: Status) -> Item:
     }
 
 
-def reasoning_item(name: str, parts: Iterable[str], sealed: str | None, status: Status) -> Item:
+def reasoning_item(name: str, parts: Iterable[str], sealed: str | None, status: ItemStatus) -> Item:
     """What a model thought.
 
     Always under `summary`: the two schemas that this API answers to have no other event for it in common.

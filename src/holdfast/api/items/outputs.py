@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from holdfast.api.items.encrypted_content import seal_reasoning
 from holdfast.api.items.items import (
     Item,
-    Status,
+    ItemStatus,
     call_item,
     message_item,
     output_item,
@@ -25,7 +25,7 @@ class MessageItem:
 
     id: str
     index: int
-    status: Status = "in_progress"
+    status: ItemStatus = "in_progress"
     pieces: list[str] = field(default_factory=list)
 
     @property
@@ -47,7 +47,7 @@ class ReasoningItem:
     index: int
     sealed: bool
     """Show what the provider wants back, for clients that keep the history themselves."""
-    status: Status = "in_progress"
+    status: ItemStatus = "in_progress"
     parts: list[list[str]] = field(default_factory=list)
     summary: bool = False
     metadata: Metadata | None = None
@@ -67,7 +67,7 @@ class CallItem:
     index: int
     call_id: CallId
     name: str
-    status: Status = "in_progress"
+    status: ItemStatus = "in_progress"
     pieces: list[str] = field(default_factory=list)
     metadata: Metadata | None = None
 
@@ -89,7 +89,7 @@ class OutputItem:
     index: int
     call_id: CallId
     output: str
-    status: Status
+    status: ItemStatus
 
     def render(self) -> Item:
         """As an item."""

@@ -15,7 +15,7 @@ MAX_ITEMS = 100
 DEFAULT_ITEMS = 20
 
 
-class Page(msgspec.Struct, frozen=True, kw_only=True):
+class PageRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Which part of a list is wanted."""
 
     after: str | None = None
@@ -23,7 +23,7 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
     order: Literal["asc", "desc"] = "desc"
 
 
-def parse_page(request: Request) -> Page:
+def parse_page(request: Request) -> PageRequest:
     """The page that a request asks for.
 
     Raises:
@@ -33,10 +33,10 @@ def parse_page(request: Request) -> Page:
     order = request.query_params.get("order", "desc")
     if order not in ("asc", "desc"):
         raise RequestError("order must be asc or desc.", param="order", code="invalid_value")
-    return Page(after=request.query_params.get("after"), limit=limit, order="asc" if order == "asc" else "desc")
+    return PageRequest(after=request.query_params.get("after"), limit=limit, order="asc" if order == "asc" else "desc")
 
 
-def cut_page(items: Sequence[dict[str, Any]], page: Page) -> dict[str, Any]:
+def cut_page(items: Sequence[dict[str, Any]], page: PageRequest) -> dict[str, Any]:
     """A page of items that are given oldest first.
 
     Raises:

@@ -18,7 +18,7 @@ from holdfast.ids import CallId, NodeId, SessionId, make_session_id, response_id
 from holdfast.messages import AssistantMessage, SystemMessage
 
 
-class Place(msgspec.Struct, frozen=True, kw_only=True):
+class Position(msgspec.Struct, frozen=True, kw_only=True):
     """Where a response continues from."""
 
     session: SessionId
@@ -42,7 +42,7 @@ def join_texts(*texts: str | None) -> str:
     return "\n\n".join(text for text in texts if text)
 
 
-async def find_place(service: Service, connection: HTTPConnection, wanted: Wanted) -> Place:
+async def find_position(service: Service, connection: HTTPConnection, wanted: Wanted) -> Position:
     """Where the response to a request stands.
 
     Raises:
@@ -58,15 +58,15 @@ async def find_place(service: Service, connection: HTTPConnection, wanted: Wante
     named = wanted.body.session_id or header_text(connection, header)
     session = named_session(service, connection, wanted.body.session_id) if named else None
     if session is None:
-        return Place(session=make_session_id())
+        return Position(session=make_session_id())
     if service.supervisor.active_run(session) is not None:
-        return Place(session=session, stored_history=True, lane=lane, calls=None)
+        return Position(session=session, stored_history=True, lane=lane, calls=None)
     record = await service.store.get_session(session)
     calls, stored = await _read_path(service, record.head if record is not None else None)
-    return Place(session=session, stored_history=True, lane=lane, calls=calls, stored=stored)
+    return Position(session=session, stored_history=True, lane=lane, calls=calls, stored=stored)
 
 
-async def _after_response(service: Service, name: str, lane: LanePolicy | None) -> Place:
+async def _after_response(service: Service, name: str, lane: LanePolicy | None) -> Position:
     at = "previous_response_id"
     run = await find_run(service, name, param=at, code="previous_response_not_found")
     record = (await find_view(service, run)).record
@@ -79,7 +79,7 @@ async def _after_response(service: Service, name: str, lane: LanePolicy | None) 
         )
     calls, stored = await _read_path(service, record.head)
     echo = parse_echo(record.echo)
-    return Place(
+    return Position(
         session=record.session,
         parent=record.head,
         rooted=record.head is None,
@@ -93,7 +93,7 @@ async def _after_response(service: Service, name: str, lane: LanePolicy | None) 
     )
 
 
-async def _in_conversation(service: Service, name: str, lane: LanePolicy | None) -> Place:
+async def _in_conversation(service: Service, name: str, lane: LanePolicy | None) -> Position:
     session = conversation_session(name)
     active = service.supervisor.active_run(session)
     record = await service.store.get_conversation(name)
@@ -101,27 +101,27 @@ async def _in_conversation(service: Service, name: str, lane: LanePolicy | None)
     calls, stored = await _read_path(service, tip)
     if active is not None:
         # It is moving. What the input follows is read when its turn comes: then it is the session's newest message.
-        return _conversation_place(session, lane, parse_echo(active.record.echo), stored=stored, calls=None)
+        return _conversation_position(session, lane, parse_echo(active.record.echo), stored=stored, calls=None)
     last = await service.store.get_run(record.run) if record is not None and record.run is not None else None
     echo = parse_echo(last.echo if last is not None else {})
-    place = _conversation_place(session, lane, echo, stored=stored, calls=calls)
+    position = _conversation_position(session, lane, echo, stored=stored, calls=calls)
     known = await service.store.get_session(session)
     if tip == (known.head if known is not None else None):
         # The same: two requests that come at once must both follow what is newest when their turn comes.
-        return place
+        return position
     # A name whose responses are gone begins again, although its session still has the old messages.
-    return msgspec.structs.replace(place, parent=tip, rooted=tip is None)
+    return msgspec.structs.replace(position, parent=tip, rooted=tip is None)
 
 
-def _conversation_place(
+def _conversation_position(
     session: SessionId,
     lane: LanePolicy | None,
     echo: ResponseEcho,
     *,
     stored: str,
     calls: frozenset[CallId] | None,
-) -> Place:
-    return Place(
+) -> Position:
+    return Position(
         session=session,
         stored_history=True,
         lane=lane,

@@ -17,7 +17,7 @@ from holdfast.api.requests.targets import (
     session_key,
     trace_parent,
 )
-from holdfast.api.responses.chain import Place, find_place, join_texts
+from holdfast.api.responses.chain import Position, find_position, join_texts
 from holdfast.api.responses.schema import Wanted, repeat_parameters
 from holdfast.api.service import Service
 from holdfast.errors import RequestError
@@ -52,17 +52,17 @@ async def make_request(service: Service, connection: HTTPConnection, wanted: Wan
         StoreUnavailableError: what it follows cannot be read now.
     """
     parsed = await read_input(service, wanted.body.input)
-    place = await find_place(service, connection, wanted)
-    if place.calls is not None:
-        check_calls(parsed.messages, place.calls)
+    position = await find_position(service, connection, wanted)
+    if position.calls is not None:
+        check_calls(parsed.messages, position.calls)
     if wanted.body.truncation == "auto":
         kept = tuple(trim(list(parsed.messages), TRUNCATED_MESSAGES))
         parsed = msgspec.structs.replace(parsed, messages=kept)
-    return compose(service, connection, wanted, parsed, place)
+    return build_run_request(service, connection, wanted, parsed, position)
 
 
-def compose(
-    service: Service, connection: HTTPConnection, wanted: Wanted, parsed: ParsedInput, place: Place
+def build_run_request(
+    service: Service, connection: HTTPConnection, wanted: Wanted, parsed: ParsedInput, position: Position
 ) -> RunRequest:
     """Put together what was read.
 
@@ -70,28 +70,28 @@ def compose(
         RequestError: the model or the memory's name is not to be had.
     """
     body = wanted.body
-    instructions = body.instructions if body.instructions is not None else place.instructions
+    instructions = body.instructions if body.instructions is not None else position.instructions
     on_disconnect = "continue" if body.background else parse_on_disconnect(body.on_disconnect)
     if on_disconnect is None:
         on_disconnect = default_on_disconnect(connection, stream=bool(body.stream))
-    parameters = repeat_parameters(wanted, instructions=instructions, previous_response=place.previous_response)
+    parameters = repeat_parameters(wanted, instructions=instructions, previous_response=position.previous_response)
     return RunRequest(
         run=make_run_id(),
-        session=place.session,
+        session=position.session,
         surface="responses",
         model=served_model(service, body.model),
         input=parsed.messages,
-        stored_history=place.stored_history,
-        parent=place.parent,
-        rooted=place.rooted,
-        instructions=join_texts(instructions, place.stored, place.carried, parsed.system),
+        stored_history=position.stored_history,
+        parent=position.parent,
+        rooted=position.rooted,
+        instructions=join_texts(instructions, position.stored, position.carried, parsed.system),
         memory_scope=session_key(service, connection) or "",
         client_tools=wanted.client_tools,
         server_tools=wanted.server_tools,
         options=wanted.options,
         max_tool_calls=body.max_tool_calls,
         on_disconnect=on_disconnect,
-        lane=place.lane,
+        lane=position.lane,
         can_ask=bool(body.stream) or on_disconnect == "continue",
         ephemeral=not wanted.is_stored,
         conversation=wanted.conversation if wanted.is_stored else None,
@@ -105,7 +105,7 @@ def compose(
                 own_events=OWN_EVENTS in (body.include or ()),
                 beat_seconds=service.settings.server.keepalive_seconds,
                 system=parsed.system,
-                carried_system=place.carried,
+                carried_system=position.carried,
             )
         ),
     )

@@ -46,14 +46,14 @@ class EventWriter:
         frames, self._frames = self._frames, []
         return b"".join(frames)
 
-    def tell(self, name: str, fields: dict[str, Any]) -> None:
+    def write_event(self, name: str, fields: dict[str, Any]) -> None:
         """Write an event."""
         number, self.next = self.next, self.next + 1
         if number > self._after:
             data = _encode({"type": name, "sequence_number": number, **fields})
             self._frames.append(b"event: %b\ndata: %b\n\n" % (name.encode(), data) if self._sse else data + b"\n")
 
-    def text_added(self, item: MessageItem, text: str) -> None:
+    def write_text(self, item: MessageItem, text: str) -> None:
         """Write a text delta."""
         number, self.next = self.next, self.next + 1
         if number <= self._after:
@@ -79,11 +79,11 @@ class EventWriter:
         tail = b',"sequence_number":%d}\n\n' if self._sse else b',"sequence_number":%d}\n'
         self._frames.append(self._head + _encode(text) + tail % number)
 
-    def ended(self, fold: ResponseFold) -> None:
+    def write_end(self, fold: ResponseFold) -> None:
         """Write the terminal event."""
         assert fold.outcome is not None
         name = terminal_event(status_of(fold.outcome))
-        self.tell(name, {"response": render_response(self._envelope, fold)})
+        self.write_event(name, {"response": render_response(self._envelope, fold)})
 
 
 class ResponseEncoder:
@@ -114,8 +114,8 @@ class ResponseEncoder:
     def begin(self) -> bytes:
         """The response exists, and goes on."""
         response = render_response(self._envelope, self.fold)
-        self._writer.tell("response.created", {"response": response})
-        self._writer.tell("response.in_progress", {"response": response})
+        self._writer.write_event("response.created", {"response": response})
+        self._writer.write_event("response.in_progress", {"response": response})
         return self._writer.take()
 
     def encode(self, batches: list[Batch]) -> bytes:
@@ -140,12 +140,12 @@ class ResponseEncoder:
     def fail(self, error: HoldfastError) -> bytes:
         """The end of a stream whose log cannot be read further: a failure, whatever the run came to."""
         self.fold.outcome = Failed(reason="internal", message=error.message)
-        self._writer.ended(self.fold)
+        self._writer.write_end(self.fold)
         return self._writer.take() + (DONE if self._sse else b"")
 
     def _beat(self) -> None:
         self._beat_at += self._period
-        self._writer.tell("response.in_progress", {"response": render_response(self._envelope, self.fold)})
+        self._writer.write_event("response.in_progress", {"response": render_response(self._envelope, self.fold)})
 
 
 def _was_down(batch: Batch) -> bool:

@@ -10,7 +10,7 @@ import msgspec
 
 from holdfast.api.extras import extras_of
 from holdfast.api.items.echo import parse_echo
-from holdfast.api.items.fold import Listener, ResponseFold
+from holdfast.api.items.fold import FoldWriter, ResponseFold
 from holdfast.api.items.outputs import MessageItem
 from holdfast.ids import RunId, response_id
 from holdfast.messages import Usage
@@ -24,7 +24,7 @@ from holdfast.outcomes import (
 )
 from holdfast.store.records import RunRecord
 
-Status = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
+ResponseStatus = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
 
 
 class Envelope(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,14 +46,14 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
         """`resp_…`."""
         return response_id(self.run)
 
-    def make_fold(self, listener: Listener | None = None) -> ResponseFold:
+    def make_fold(self, writer: FoldWriter | None = None) -> ResponseFold:
         """The fold that makes this response's output."""
         return ResponseFold(
             self.run,
             client_tools=self.client_tools,
             sealed=self.sealed,
             own_events=self.extras_key if self.own_events else None,
-            listener=listener,
+            writer=writer,
         )
 
 
@@ -73,7 +73,7 @@ def envelope_of(record: RunRecord, extras_key: str) -> Envelope:
     )
 
 
-def status_of(outcome: Outcome) -> Status:
+def status_of(outcome: Outcome) -> ResponseStatus:
     """C18: the outcome's word in this API."""
     match outcome:
         case Completed() | RequiresAction(reason="client_tools"):
@@ -90,7 +90,7 @@ def status_of(outcome: Outcome) -> Status:
             assert_never(outcome)
 
 
-def terminal_event(status: Status) -> str:
+def terminal_event(status: ResponseStatus) -> str:
     """The last event of a stream. There is none for `cancelled`; what is not completed must not look as if it were."""
     match status:
         case "completed" | "failed":
@@ -99,7 +99,9 @@ def terminal_event(status: Status) -> str:
             return "response.incomplete"
 
 
-def render_response(envelope: Envelope, fold: ResponseFold, *, status: Status = "in_progress") -> dict[str, Any]:
+def render_response(
+    envelope: Envelope, fold: ResponseFold, *, status: ResponseStatus = "in_progress"
+) -> dict[str, Any]:
     """The response object as it is now.
 
     Args:

@@ -12,13 +12,13 @@ from holdfast.agents.request import LanePolicy
 from holdfast.api.chat_messages import parse_function
 from holdfast.api.requests.body import convert
 from holdfast.api.requests.options import as_tool_choice, schema_format
+from holdfast.config import Count
 from holdfast.errors import RequestError
 from holdfast.messages import ToolSpec
 from holdfast.upstream.port import Options, ResponseFormat, ToolChoice
 
 Fraction = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Penalty = Annotated[float, msgspec.Meta(ge=-2, le=2)]
-Count = Annotated[int, msgspec.Meta(ge=1)]
 
 
 HOSTED_TOOLS: Final = frozenset(

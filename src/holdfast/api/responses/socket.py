@@ -16,8 +16,8 @@ from holdfast.api.items.echo import parse_echo
 from holdfast.api.items.input import check_calls
 from holdfast.api.problems import Problem, problem_of
 from holdfast.api.requests.body import parse_object
-from holdfast.api.responses.chain import Place, join_texts
-from holdfast.api.responses.create import compose, make_request, read_input
+from holdfast.api.responses.chain import Position, join_texts
+from holdfast.api.responses.create import build_run_request, make_request, read_input
 from holdfast.api.responses.encode import ResponseEncoder
 from holdfast.api.responses.lookup import make_envelope
 from holdfast.api.responses.response_object import Envelope
@@ -40,7 +40,7 @@ NOT_HERE: Final = ("stream", "stream_options", "background")
 """Fields of POST that mean nothing on a socket, where everything is streamed."""
 
 
-class Remembered(msgspec.Struct, frozen=True, kw_only=True):
+class UnstoredResponse(msgspec.Struct, frozen=True, kw_only=True):
     """The last response that was not stored: this connection alone can continue from it."""
 
     id: str
@@ -62,7 +62,7 @@ class ResponsesSocket:
         self._service = service
         self._websocket = websocket
         self._waiting: asyncio.Queue[str | bytes] = asyncio.Queue()
-        self._remembered: Remembered | None = None
+        self._remembered: UnstoredResponse | None = None
 
     async def serve(self) -> None:
         """Read in one task and answer in another, so that a client's leaving is noticed in the middle of a turn."""
@@ -140,13 +140,13 @@ class ResponsesSocket:
             return await make_request(self._service, self._websocket, wanted)
         parsed = await read_input(self._service, wanted.body.input)
         check_calls(parsed.messages, _calls(remembered.messages))
-        place = Place(
+        position = Position(
             session=make_session_id(),
             instructions=remembered.instructions,
             carried=remembered.system,
             previous_response=remembered.id,
         )
-        request = compose(self._service, self._websocket, wanted, parsed, place)
+        request = build_run_request(self._service, self._websocket, wanted, parsed, position)
         if not request.ephemeral:
             # It is to be stored, and what it follows is not: so it brings that along.
             return msgspec.structs.replace(request, input=(*remembered.messages, *request.input))
@@ -154,7 +154,7 @@ class ResponsesSocket:
 
     def _remember(self, request: RunRequest, transcript: Transcript) -> None:
         echo = parse_echo(request.echo)
-        self._remembered = Remembered(
+        self._remembered = UnstoredResponse(
             id=response_id(request.run),
             messages=(*request.history, *request.input, *transcript.messages()),
             instructions=echo.instructions,

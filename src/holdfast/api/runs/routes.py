@@ -21,7 +21,7 @@ from holdfast.api.runs.encode import (
     encode_tools,
     encode_usage,
 )
-from holdfast.api.runs.schema import ApprovalBody, NewRun, RunBody, SteeringBody, parse_run, parse_steering
+from holdfast.api.runs.schema import ApprovalBody, ParsedRun, RunBody, SteeringBody, parse_run, parse_steering
 from holdfast.api.service import Service, service_of
 from holdfast.api.streams.event_stream import EventStream
 from holdfast.errors import RequestError
@@ -65,7 +65,7 @@ async def create_run(request: Request) -> Response:
 
 
 def _make_request(
-    service: Service, request: Request, new: NewRun, named: SessionId | None, memory: str | None
+    service: Service, request: Request, new: ParsedRun, named: SessionId | None, memory: str | None
 ) -> RunRequest:
     chat = new.chat
     talk = chat.conversation

@@ -60,14 +60,14 @@ class SteeringBody(msgspec.Struct, frozen=True, kw_only=True):
     """The same, as some clients call it."""
 
 
-class NewRun(msgspec.Struct, frozen=True, kw_only=True):
+class ParsedRun(msgspec.Struct, frozen=True, kw_only=True):
     """A run that makes sense."""
 
     body: RunBody
     chat: ChatRequest
 
 
-def parse_run(body: dict[str, Any]) -> NewRun:
+def parse_run(body: dict[str, Any]) -> ParsedRun:
     """The body of a request for a run.
 
     Raises:
@@ -96,7 +96,7 @@ def parse_run(body: dict[str, Any]) -> NewRun:
             param="on_disconnect",
             code="invalid_value",
         )
-    return NewRun(body=raw, chat=chat)
+    return ParsedRun(body=raw, chat=chat)
 
 
 def parse_steering(body: dict[str, Any]) -> UserMessage:
