@@ -4,11 +4,11 @@
                                         v                │
     STARTING ──step──> QUEUED ──turn──> RUNNING ──ask──> WAITING_APPROVAL
         │                │                │                │
-        └──interrupt──>──┴────> STOPPING <┴────────────────┘
-                                   │
-          any but STARTING ──finish┴──> CLOSING ──close──> ENDED
-                                           │
-            STARTING, STOPPING, CLOSING ───┴──withdraw───> WITHDRAWN
+        └────interrupt───┴──> STOPPING <──┴────────────────┘
+                                 │
+    QUEUED, RUNNING, STOPPING ───┴──finish──> CLOSING ──close──> ENDED
+                                                 │
+    STARTING, STOPPING, CLOSING ─────────────────┴──withdraw──> WITHDRAWN
 
 The law:
 
@@ -94,7 +94,6 @@ NEXT: Final[dict[tuple[Phase, Move], Phase]] = {
     (Phase.RUNNING, Move.FINISH): Phase.CLOSING,
     (Phase.WAITING_APPROVAL, Move.ANSWER): Phase.RUNNING,
     (Phase.WAITING_APPROVAL, Move.INTERRUPT): Phase.STOPPING,
-    (Phase.WAITING_APPROVAL, Move.FINISH): Phase.CLOSING,
     (Phase.STOPPING, Move.FINISH): Phase.CLOSING,
     (Phase.STOPPING, Move.WITHDRAW): Phase.WITHDRAWN,
     (Phase.CLOSING, Move.CLOSE): Phase.ENDED,
