@@ -29,13 +29,15 @@ serve: .venv/.run ## Start the server: make serve ARGS="--port 9000"
 	@exec .venv/bin/holdfast serve $(ARGS)
 
 test: check page page-test ## Everything: lint, types, tests with their coverage; ARGS go to pytest
-	@rm -f .coverage .coverage.*
+	@rm -f .coverage .coverage.* .pytest_cache/tried-again.json
 	@printf '[run]\nbranch = true\nsource = holdfast\nparallel = true\ndata_file = %s/.coverage\n' '$(CURDIR)' >.venv/coverage.ini
 	COVERAGE_PROCESS_START='$(CURDIR)/.venv/coverage.ini' $(PY) -m pytest -n $(WORKERS) --dist worksteal $(ARGS) || { \
-		echo 'What failed beside other tests is tried once more, alone; it must pass then:'; \
+		echo 'What failed beside other tests is tried once more, alone; it must pass then, and is listed at the end:'; \
+		$(PY) scripts/tried_again.py note; \
 		$(PY) -m pytest --last-failed --last-failed-no-failures none $(ARGS); }
 	@$(PY) -m coverage combine --quiet
 	@$(PY) -m coverage report --skip-covered --skip-empty $(if $(ARGS),,--fail-under=$(COVERAGE_MIN))
+	@$(PY) scripts/tried_again.py list
 
 check: lint types ## Lint, format and types only
 
