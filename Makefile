@@ -29,7 +29,7 @@ serve: .venv/.run ## Start the server: make serve ARGS="--port 9000"
 	@exec .venv/bin/holdfast serve $(ARGS)
 
 test: check page page-test ## Everything: lint, types, tests with their coverage; ARGS go to pytest
-	@rm -f .coverage .coverage.* .pytest_cache/tried-again.json
+	@rm -f .coverage .coverage.* .pytest_cache/tried-again.json .pytest_cache/v/cache/lastfailed
 	@printf '[run]\nbranch = true\nsource = holdfast\nparallel = true\ndata_file = %s/.coverage\n' '$(CURDIR)' >.venv/coverage.ini
 	COVERAGE_PROCESS_START='$(CURDIR)/.venv/coverage.ini' $(PY) -m pytest -n $(WORKERS) --dist worksteal $(ARGS) || { \
 		echo 'What failed beside other tests is tried once more, alone; it must pass then, and is listed at the end:'; \
