@@ -1,4 +1,4 @@
-"""Endings and repetitions that a reviewer made go wrong, each as small as it can be."""
+"""Ends that are easily told wrong, and requests that come twice, each as small as it can be."""
 
 import asyncio
 import time
