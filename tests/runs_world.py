@@ -17,9 +17,9 @@ from holdfast.events import Answered, ArgumentsAdded, Batch, Delta, Event, ToolC
 from holdfast.ids import CallId, RunId, SessionId, make_run_id
 from holdfast.messages import Message, ToolSpec, Usage, user_says
 from holdfast.runs.log.subscription import Subscription
-from holdfast.runs.metrics import Metrics
 from holdfast.runs.start import Started
 from holdfast.runs.supervisor import Supervisor
+from holdfast.runs.telemetry.metrics import Metrics
 from holdfast.store.memory import MemoryStore
 from holdfast.store.port import Store
 from holdfast.store.sqlite import SqliteStore

@@ -23,10 +23,10 @@ from holdfast.chaos.models import CHAOS_MODELS, chaos_responder
 from holdfast.chaos.provider import ScriptedProvider
 from holdfast.clock import Clock, SystemClock
 from holdfast.config import Settings, ToolSet
-from holdfast.runs.metrics import Metrics
 from holdfast.runs.recovery import recover
 from holdfast.runs.supervisor import Supervisor
-from holdfast.runs.tracing import open_tracing
+from holdfast.runs.telemetry.metrics import Metrics
+from holdfast.runs.telemetry.tracing import open_tracing
 from holdfast.settings import database_path
 from holdfast.store.lock import StoreLock
 from holdfast.store.memory import MemoryStore
@@ -113,14 +113,7 @@ async def open_server(
             max_output_bytes=settings.agent.max_tool_output_bytes,
         )
         stack.push_async_callback(tools.aclose)
-        agent = Agent(
-            settings=settings.agent,
-            limits=settings.limits,
-            policy=ApprovalPolicy(settings.agent.approval),
-            upstream=parts.upstream or router,
-            tools=tools,
-            clock=clock,
-        )
+        agent = _make_agent(settings, parts.upstream or router, tools, clock)
         agent_name = settings.server.name or dialect.default_model
         tracing = open_tracing(environment, parts.span_exporter, agent_name)
         if tracing is not None:
@@ -142,6 +135,17 @@ async def open_server(
             started_at=clock.now(),
         )
         yield Server(make_app(service, page=page_routes()), service)
+
+
+def _make_agent(settings: Settings, upstream: Upstream, tools: Tools, clock: Clock) -> Agent:
+    return Agent(
+        settings=settings.agent,
+        limits=settings.limits,
+        policy=ApprovalPolicy(settings.agent.approval),
+        upstream=upstream,
+        tools=tools,
+        clock=clock,
+    )
 
 
 async def _open_store(settings: Settings, data_dir: Path, metrics: Metrics, stack: AsyncExitStack) -> Store:

@@ -308,7 +308,7 @@ async def test_a_reader_far_behind_a_live_run_reads_the_store_then_goes_live(sto
         async with asyncio.timeout(10):
             while live.recorder.end < 6000:
                 await live.recorder.changed()
-        assert sum(len(batch.events) for batch in live.recorder.tail) < 3000
+        assert sum(len(batch.events) for batch in live.recorder.tail.batches) < 3000
         gate.set()
         events = await read_all(started.subscription)
         assert sum(isinstance(event, TextAdded) for event in events) == 6000

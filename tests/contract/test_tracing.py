@@ -203,7 +203,7 @@ async def test_a_real_server_sends_its_spans_over_otlp(tmp_path: Path) -> None:
 def test_without_an_exporter_opentelemetry_is_not_even_loaded(tmp_path: Path) -> None:
     """S10: who does not trace does not pay for it; who wants to and cannot is told how to mend it."""
     script = (
-        "import sys; from holdfast.runs.tracing import open_tracing\n"
+        "import sys; from holdfast.runs.telemetry.tracing import open_tracing\n"
         "assert open_tracing({}, None, 'a') is None\n"
         "assert open_tracing({'OTEL_EXPORTER_OTLP_ENDPOINT': 'x', 'OTEL_SDK_DISABLED': 'true'}, None, 'a') is None\n"
         "assert not [name for name in sys.modules if name.startswith('opentelemetry')]\n"

@@ -13,8 +13,8 @@ from holdfast.api.dialects import Dialect
 from holdfast.api.requests.idempotency import LiveRequests
 from holdfast.clock import Clock
 from holdfast.config import Settings
-from holdfast.runs.metrics import Metrics
 from holdfast.runs.supervisor import Supervisor
+from holdfast.runs.telemetry.metrics import Metrics
 from holdfast.store.port import Store
 
 

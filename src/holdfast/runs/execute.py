@@ -18,11 +18,11 @@ from holdfast.runs.closing import close_interrupted
 from holdfast.runs.history import read_history
 from holdfast.runs.live import LiveRun
 from holdfast.runs.log.transcript import Transcript
-from holdfast.runs.metrics import Metrics
 from holdfast.runs.registry import Registry
 from holdfast.runs.start import withdraw
 from holdfast.runs.state import Move, Phase, Record
 from holdfast.runs.sweep import Sweeper
+from holdfast.runs.telemetry.metrics import Metrics
 from holdfast.store.port import Store
 
 logger = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ from holdfast.runs.live import LiveRun
 from holdfast.runs.log.subscription import Subscription
 from holdfast.runs.registry import Registry
 from holdfast.runs.state import Move, Record
-from holdfast.runs.tracing import Tracing
+from holdfast.runs.telemetry.tracing import Tracing
 from holdfast.store.port import RunLog
 from holdfast.store.records import IdempotencyKey, Reserved, RunRecord
 

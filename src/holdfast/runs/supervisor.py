@@ -16,11 +16,11 @@ from holdfast.outcomes import Cancelled
 from holdfast.runs.execute import Executor
 from holdfast.runs.live import LiveRun
 from holdfast.runs.log.subscription import Subscription
-from holdfast.runs.metrics import Metrics
 from holdfast.runs.registry import Registry
 from holdfast.runs.start import Started, Starter
 from holdfast.runs.sweep import Sweeper
-from holdfast.runs.tracing import Tracing
+from holdfast.runs.telemetry.metrics import Metrics
+from holdfast.runs.telemetry.tracing import Tracing
 from holdfast.runs.view import RunView
 from holdfast.store.port import Store
 from holdfast.store.records import IdempotencyKey, Reserved, RunRecord

@@ -18,8 +18,9 @@ from holdfast.errors import StoreUnavailableError
 from holdfast.events import Batch, TextAdded
 from holdfast.ids import BEFORE_FIRST, EventNumber, RunId, SessionId
 from holdfast.outcomes import Completed
-from holdfast.runs.log.recorder import TAIL_EVENTS, Recorder
+from holdfast.runs.log.recorder import Recorder
 from holdfast.runs.log.subscription import Subscription
+from holdfast.runs.log.tail import TAIL_EVENTS
 from holdfast.store.memory import MemoryStore
 from holdfast.store.records import RunRecord
 
@@ -309,7 +310,7 @@ async def test_a_log_that_cannot_be_read_on_ends_its_stream_with_an_error() -> N
     """C5: never a bare end."""
     wire = Borrowed()
     log = LiveLog(BrokenLog(), wire, 5)
-    log.recorder.tail_first = EventNumber(5)
+    log.recorder.tail.first = EventNumber(5)
     log.recorder.end = EventNumber(9)
     await log.stream()
     async with asyncio.timeout(5):

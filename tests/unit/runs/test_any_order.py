@@ -19,8 +19,8 @@ from holdfast.ids import BEFORE_FIRST, CallId, EventNumber, SessionId, make_run_
 from holdfast.messages import AssistantMessage, ToolMessage, UserMessage, user_says
 from holdfast.outcomes import Cancelled
 from holdfast.runs.log.subscription import Subscription
-from holdfast.runs.metrics import Metrics
 from holdfast.runs.supervisor import Supervisor
+from holdfast.runs.telemetry.metrics import Metrics
 from holdfast.sinks import DeltaSink, send
 from holdfast.store.memory import MemoryStore
 from holdfast.upstream.port import ModelCall

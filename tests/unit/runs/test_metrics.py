@@ -3,7 +3,7 @@
 import pytest
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
 
-from holdfast.runs.metrics import _SECONDS, CommitTimes
+from holdfast.runs.telemetry.metrics import _SECONDS, CommitTimes
 
 
 @pytest.mark.parametrize("times", [[], [0.0005, 0.001, 0.0011, 0.3, 599.0, 600.0, 10_000.0], list(_SECONDS)])

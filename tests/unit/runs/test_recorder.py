@@ -6,8 +6,9 @@ from holdfast.clock import SystemClock
 from holdfast.events import Answered, Batch, Event, RunStarted, TextAdded, TurnStarted
 from holdfast.ids import BEFORE_FIRST, EventNumber, RunId, SessionId
 from holdfast.outcomes import Completed
-from holdfast.runs.log.recorder import TAIL_EVENTS, Recorder
+from holdfast.runs.log.recorder import Recorder
 from holdfast.runs.log.subscription import Subscription
+from holdfast.runs.log.tail import TAIL_EVENTS
 from holdfast.runs.log.transcript import Transcript
 from holdfast.store.memory import MemoryStore
 from holdfast.store.port import Committed
@@ -132,7 +133,7 @@ async def test_the_transcript_is_whole_whenever_somebody_looks() -> None:
     assert recorder.transcript.text == expected.text
     assert recorder.transcript.messages() == expected.messages()
     assert recorder.transcript.events == expected.events
-    assert len(recorder.tail) <= 2 * TAIL_EVENTS
+    assert len(recorder.tail.batches) <= 2 * TAIL_EVENTS
 
 
 async def recorder_commits(recorder: Recorder, log: SlowLog) -> None:
@@ -151,7 +152,7 @@ async def test_a_first_batch_larger_than_the_tail_is_told_whole() -> None:
         recorder.push(many)
         await recorder_commits(recorder, log)
         assert recorder.end == (round_ + 1) * len(many)
-        assert len(recorder.tail) == 1
+        assert len(recorder.tail.batches) == 1
     heard: list[Event] = []
     while len(heard) < 3 * len(many):
         heard += [event for batch in await subscription.next() for event in batch.events]

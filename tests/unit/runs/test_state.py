@@ -30,9 +30,9 @@ from holdfast.messages import AssistantMessage, user_says
 from holdfast.outcomes import Cancelled
 from holdfast.runs.live import LiveRun
 from holdfast.runs.log.subscription import Subscription
-from holdfast.runs.metrics import Metrics
 from holdfast.runs.state import NEXT, STATUS, IllegalMoveError, Move, Phase, Record, RunState
 from holdfast.runs.supervisor import Supervisor
+from holdfast.runs.telemetry.metrics import Metrics
 from holdfast.store.memory import MemoryStore
 from holdfast.store.records import IdempotencyKey, Reserved, RunEnding, RunRecord
 from tests.runs_world import FEW, ScriptedTools, calls_tool

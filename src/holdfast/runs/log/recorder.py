@@ -16,11 +16,10 @@ from holdfast.ids import EventNumber, RunId
 from holdfast.messages import Message
 from holdfast.outcomes import Failed, Outcome
 from holdfast.runs.log.ending import LogEnding, Said, end_log
+from holdfast.runs.log.tail import Tail
 from holdfast.runs.log.transcript import Transcript
 from holdfast.store.port import RunLog
 
-TAIL_EVENTS = 256
-"""How many of the newest events are kept in memory; a subscriber that is further behind reads the store."""
 MAX_PENDING_EVENTS = 4096
 """How far a run may be ahead of the store before it waits."""
 MORE_SECONDS = 0.005
@@ -54,7 +53,6 @@ class Recorder:
         "_is_pacing",
         "_log",
         "_pending",
-        "_tail_events",
         "_timer",
         "_told",
         "_transcript",
@@ -65,15 +63,13 @@ class Recorder:
         "followers",
         "run",
         "tail",
-        "tail_first",
     )
 
     def __init__(self, run: RunId, log: RunLog, clock: Clock) -> None:
         self.run = run
         self.failure: StoreError | None = None
         """The store refused a batch: nothing more is recorded, and the run must end."""
-        self.tail: list[Batch] = []
-        self.tail_first = EventNumber(0)
+        self.tail = Tail()
         self.end = EventNumber(0)
         """The number after the last durable event."""
         self.closed = False
@@ -91,7 +87,6 @@ class Recorder:
         """A commit is just over, and what is pending waits for more."""
         self._is_closing = False
         self._timer: asyncio.TimerHandle | None = None
-        self._tail_events = 0
         self._waiters: list[asyncio.Future[None]] = []
         self._told: Said | None = None
         """What readers had been told when the run was finished."""
@@ -146,16 +141,15 @@ class Recorder:
             self._pending = []
             self._wake()
             return
-        count = len(batch.events)
-        self.end = EventNumber(batch.first + count)
+        self.end = batch.end
         self.tail.append(batch)
-        self._tail_events += count
         if self._waiters:
             self._wake()
         if self.followers:
             self._notify(batch)
-        if self._tail_events > 2 * TAIL_EVENTS:
-            self._trim()
+        if self.tail.is_long:
+            _ = self.transcript  # What is forgotten must be part of it.
+            self.tail.trim()
         if self._pending and not self._is_closing:
             self._is_pacing = True
             self._append_in(MORE_SECONDS if self._expects_more else PACE_SECONDS)
@@ -167,23 +161,11 @@ class Recorder:
         if transcript is None:
             transcript = self._transcript = Transcript()
         if self._folded < self.end:
-            for batch in self.tail:
+            for batch in self.tail.batches:
                 if batch.first >= self._folded:
                     transcript.add_batch(batch)
             self._folded = self.end
         return transcript
-
-    def _trim(self) -> None:
-        """Forget the oldest events; the newest batch stays, however large it is."""
-        _ = self.transcript  # What is forgotten must be part of it.
-        keep_from = len(self.tail) - 1
-        kept = len(self.tail[keep_from].events)
-        while keep_from > 0 and kept < TAIL_EVENTS:
-            keep_from -= 1
-            kept += len(self.tail[keep_from].events)
-        del self.tail[:keep_from]
-        self.tail_first = self.tail[0].first
-        self._tail_events = kept
 
     def abandon(self) -> None:
         """There will be no log, so that nobody may wait for more of it."""
@@ -218,22 +200,7 @@ class Recorder:
 
     def read_tail(self, after: EventNumber) -> list[Batch] | None:
         """What follows an event number, from memory; None: it is too long ago, read the store."""
-        if after + 1 < self.tail_first:
-            return None
-        if after + 1 >= self.end:
-            return []
-        if self.tail[-1].first == after + 1:
-            return self.tail[-1:]
-        low, high = 0, len(self.tail) - 1
-        while low < high:
-            middle = (low + high + 1) // 2
-            if self.tail[middle].first <= after + 1:
-                low = middle
-            else:
-                high = middle - 1
-        batches = self.tail[low:]
-        batches[0] = batches[0].after(after)
-        return batches
+        return self.tail.read(after, self.end)
 
     async def finish(self) -> Transcript:
         """Wait for what is in flight, and fold what is pending: that goes with the end of the log, in one commit.
