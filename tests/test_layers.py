@@ -17,6 +17,7 @@ VOCABULARY = {
     "sinks",
     "sse",
     "clock",
+    "signals",
     "config",
     "settings",
     "__init__",

@@ -6,13 +6,12 @@ Above: main. Below: startup, addresses, serving and the composition root. Nothin
 import asyncio
 import gc
 import logging
-import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
 import typer
+import uvloop
 
 from holdfast.cli.startup import Startup, prepare
 from holdfast.config import Dialect
@@ -47,7 +46,7 @@ def serve(
     if startup.settings.model.partition("/")[0] == "chaos" and not chaos:
         raise ConfigError(f"The model {startup.settings.model} is there only with --chaos.")
     _log_to_stderr(log_level)
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_serve(startup, chaos=chaos))
 
 
@@ -103,11 +102,3 @@ def _log_to_stderr(level: LogLevel) -> None:
     logging.basicConfig(
         level=level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
-    if os.name == "nt":
-        return asyncio.new_event_loop
-    import uvloop
-
-    return uvloop.new_event_loop
