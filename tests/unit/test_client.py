@@ -6,7 +6,7 @@ from contextlib import aclosing, asynccontextmanager
 
 import pytest
 
-from holdfast.cli.connecting import parse_server_url
+from holdfast.cli.server_connection import parse_server_url
 from holdfast.client import Entry, HoldfastClient, NewRun
 from holdfast.errors import ClientError, ConfigError, ServerRefusedError, ServerUnreachableError
 from holdfast.events import RunEnded, TextAdded

@@ -64,7 +64,7 @@ class _Envelope(msgspec.Struct):
     error: _Said
 
 
-class _Page(msgspec.Struct):
+class _ListBody(msgspec.Struct):
     data: msgspec.Raw
 
 
@@ -226,7 +226,7 @@ class HoldfastClient:
     # HTTP
 
     async def _list(self, path: str, kind: type[T], query: Mapping[str, str | None]) -> list[T]:
-        page = await self._ask("GET", path, _Page, query=query)
+        page = await self._ask("GET", path, _ListBody, query=query)
         return self._parse(page.data, list[kind])  # type: ignore[valid-type]
 
     async def _ask(

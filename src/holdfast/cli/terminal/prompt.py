@@ -1,6 +1,6 @@
 """Where a person types: lines with history and completion, and questions of one key (T1).
 
-Above: conversation. Below: prompt_toolkit, which is loaded only here and only when somebody types.
+Above: chat and the interactive chat. Below: prompt_toolkit, which is loaded only here and only when somebody types.
 """
 
 import os

@@ -1,6 +1,6 @@
 """Following a run to its end: what comes is shown, Ctrl-C is heard, approvals are asked for (T1, R5, R12).
 
-Above: chat and runs. Below: the client and a view. Knows neither prompts nor sessions.
+Above: chat, runs and the interactive chat. Below: the client, signals and a view. Knows neither prompts nor sessions.
 """
 
 import asyncio
@@ -83,7 +83,7 @@ class NobodyToAsk:
         return False
 
 
-class Following:
+class RunFollower:
     """One run on its way to its end."""
 
     def __init__(
