@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.config import Protocol
+from holdfast.config import WireProtocol
 from holdfast.errors import UpstreamError
 from holdfast.events import Answered, Delta, TextAdded
 from holdfast.ids import CallId
@@ -30,9 +30,9 @@ from holdfast.upstream.protocols.codecs import CODECS
 
 RECORDED = Path(__file__).parent / "recorded"
 CALL = ModelCall(model="m-1", messages=(user_says("Hello?"),))
-PROTOCOLS: tuple[Protocol, ...] = ("chat_completions", "responses", "anthropic_messages")
+PROTOCOLS: tuple[WireProtocol, ...] = ("chat_completions", "responses", "anthropic_messages")
 
-STREAMS: dict[str, Protocol] = {
+STREAMS: dict[str, WireProtocol] = {
     "chat_text_and_calls": "chat_completions",
     "chat_reasoning": "chat_completions",
     "chat_gemini": "chat_completions",

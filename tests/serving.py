@@ -22,7 +22,7 @@ import msgspec
 import openai
 
 from holdfast.chaos.provider import Responder
-from holdfast.config import AgentSettings, Protocol, ProviderSettings, ServerSettings, Settings, StreamSettings
+from holdfast.config import AgentSettings, ProviderSettings, ServerSettings, Settings, StreamSettings, WireProtocol
 from holdfast.server import Server
 from holdfast.store.memory import MemoryStore
 from holdfast.testing import Parts, Reply, ScriptedProvider, open_local_server
@@ -189,7 +189,7 @@ class World:
 
 def make_settings(
     provider_url: str,
-    protocol: Protocol = "chat_completions",
+    protocol: WireProtocol = "chat_completions",
     *,
     server: ServerSettings | None = None,
     agent: AgentSettings | None = None,
@@ -212,7 +212,7 @@ def make_settings(
 async def serving(
     script: Iterable[Reply] | Responder = (),
     *,
-    protocol: Protocol = "chat_completions",
+    protocol: WireProtocol = "chat_completions",
     data_dir: Path | None = None,
     key: str | None = None,
     environment: Mapping[str, str] | None = None,

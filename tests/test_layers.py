@@ -2,10 +2,11 @@
 
 import ast
 from collections.abc import Iterator
-from functools import cache
-from pathlib import Path
+from itertools import pairwise
 
-SOURCE = Path(__file__).parents[1] / "src"
+import pytest
+
+from tests.sources import trees
 
 VOCABULARY = {
     "ids",
@@ -17,6 +18,7 @@ VOCABULARY = {
     "sinks",
     "sse",
     "clock",
+    "signals",
     "config",
     "settings",
     "__init__",
@@ -56,11 +58,6 @@ LOADS_BY_NAME = {"holdfast.cli.main"}
 """`holdfast --help` must not load the server; nothing else may load our modules late."""
 
 
-def module_name(path: Path) -> str:
-    parts = path.relative_to(SOURCE).with_suffix("").parts
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-
-
 def layer_of(module: str) -> str:
     first = (module.split(".")[1:] or ["__init__"])[0]
     return "vocabulary" if first in VOCABULARY else first
@@ -72,11 +69,6 @@ def endpoint_of(module: str) -> str | None:
             return endpoint
         case _:
             return None
-
-
-@cache
-def trees() -> dict[str, ast.Module]:
-    return {module_name(path): ast.parse(path.read_text(encoding="utf-8")) for path in SOURCE.rglob("*.py")}
 
 
 def imports_of(module: str, tree: ast.AST) -> Iterator[tuple[str, ast.stmt]]:
@@ -95,16 +87,34 @@ def imports_of(module: str, tree: ast.AST) -> Iterator[tuple[str, ast.stmt]]:
                         yield (full if full in trees() else node.module), node
 
 
-def loads_ours_by_name(node: ast.AST) -> bool:
-    """`import_module` of anything but a name that is plainly somebody else's."""
+def is_importer(node: ast.AST) -> bool:
     match node:
-        case ast.Call(
-            func=ast.Attribute(attr="import_module" | "__import__") | ast.Name(id="import_module" | "__import__"),
-            args=[first, *_],
-        ):
-            return not (isinstance(first, ast.Constant) and not str(first.value).startswith("holdfast"))
+        case ast.Attribute(attr="import_module" | "__import__") | ast.Name(id="import_module" | "__import__"):
+            return True
         case _:
             return False
+
+
+def is_foreign(node: ast.AST) -> bool:
+    """A name, written out, of a module that is plainly somebody else's."""
+    return isinstance(node, ast.Constant) and not str(node.value).startswith(("holdfast", "."))
+
+
+def loads_ours_by_name(tree: ast.AST) -> bool:
+    """`import_module`, called, handed to somebody or renamed, with anything but a foreign name right behind it."""
+    harmless = {
+        word
+        for call in ast.walk(tree)
+        if isinstance(call, ast.Call)
+        for word, name in pairwise([call.func, *call.args])
+        if is_importer(word) and is_foreign(name)
+    }
+    renamed = any(
+        isinstance(node, ast.ImportFrom)
+        and any(alias.name in ("import_module", "__import__") and alias.asname for alias in node.names)
+        for node in ast.walk(tree)
+    )
+    return renamed or any(is_importer(node) and node not in harmless for node in ast.walk(tree))
 
 
 def edges() -> dict[str, set[str]]:
@@ -174,8 +184,28 @@ def test_our_own_modules_are_imported_at_the_top() -> None:
         for target, node in imports_of(module, function)
     ]
     assert late == []
-    by_name = {module for module, tree in trees().items() for node in ast.walk(tree) if loads_ours_by_name(node)}
+    by_name = {module for module, tree in trees().items() if loads_ours_by_name(tree)}
     assert by_name <= LOADS_BY_NAME
+
+
+@pytest.mark.parametrize(
+    ("line", "is_seen"),
+    [
+        ('importlib.import_module("mcp")', False),
+        ('await asyncio.to_thread(importlib.import_module, "aiohttp")', False),
+        ('__import__("uvloop")', False),
+        ('importlib.import_module("holdfast.tools.web.fetching")', True),
+        ('await asyncio.to_thread(importlib.import_module, "holdfast.tools.web.fetching")', True),
+        ('pool.submit(import_module, ".fetching", "holdfast.tools.web")', True),
+        ("import_module(name)", True),
+        ("load = importlib.import_module", True),
+        ("from importlib import import_module as load", True),
+        ('__import__("holdfast")', True),
+        ("list(map(import_module, names))", True),
+    ],
+)
+def test_a_late_load_is_seen_however_it_is_written(line: str, is_seen: bool) -> None:
+    assert loads_ours_by_name(ast.parse(line)) == is_seen
 
 
 def test_every_module_says_what_it_is_for() -> None:

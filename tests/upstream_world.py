@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from holdfast.clock import Clock
-from holdfast.config import Protocol, Settings, StreamSettings
+from holdfast.config import Settings, StreamSettings, WireProtocol
 from holdfast.errors import UpstreamError
 from holdfast.events import (
     Answered,
@@ -25,7 +25,7 @@ from holdfast.upstream.port import ModelCall, Upstream
 from holdfast.upstream.providers import Provider
 from holdfast.upstream.router import ModelRouter
 
-PROTOCOLS: tuple[Protocol, ...] = ("chat_completions", "responses", "anthropic_messages")
+PROTOCOLS: tuple[WireProtocol, ...] = ("chat_completions", "responses", "anthropic_messages")
 CALL = ModelCall(model="scripted/m-1", system="Be brief.", messages=(user_says("Hello?"),))
 QUICK = StreamSettings(retries=2, connect_seconds=2.0, first_byte_seconds=2.0, stall_seconds=2.0)
 
@@ -101,7 +101,7 @@ async def next_delta(batches: AsyncGenerator[Sequence[Delta], None], seconds: fl
 @asynccontextmanager
 async def asking(
     provider: ScriptedProvider,
-    protocol: Protocol = "chat_completions",
+    protocol: WireProtocol = "chat_completions",
     stream: StreamSettings = QUICK,
     *,
     clock: Clock | None = None,

@@ -11,9 +11,9 @@ import msgspec
 Positive = Annotated[float, msgspec.Meta(gt=0)]
 Count = Annotated[int, msgspec.Meta(ge=1)]
 
-Protocol = Literal["chat_completions", "responses", "anthropic_messages"]
-Dialect = Literal["holdfast", "hermes", "nanobot"]
-Approval = Literal["auto", "ask", "deny"]
+WireProtocol = Literal["chat_completions", "responses", "anthropic_messages"]
+DialectName = Literal["holdfast", "hermes", "nanobot"]
+ApprovalMode = Literal["auto", "ask", "deny"]
 ToolSet = Literal["files", "terminal", "web", "memory", "mcp"]
 
 
@@ -31,7 +31,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 8642
     api_key: str = ""
     cors_origins: tuple[str, ...] = ()
-    dialect: Dialect = "holdfast"
+    dialect: DialectName = "holdfast"
     name: str = ""
     """The agent's name in /v1/models; empty: the dialect's own name."""
     keepalive_seconds: Positive = 15.0
@@ -82,7 +82,7 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     workspace: str = "."
     tools: tuple[ToolSet, ...] | None = None
     """None: files, web, memory and mcp; with the demo model, which only does as it is told, terminal too."""
-    approval: Approval | dict[str, Approval] = "auto"
+    approval: ApprovalMode | dict[str, ApprovalMode] = "auto"
     """One policy, or one per tool name (`*` matches), the rest `auto`."""
     approval_seconds: Positive = 300.0
     max_turns: Count = 50
@@ -95,7 +95,7 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 class ProviderSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The table [providers.NAME] of the settings file."""
 
-    protocol: Protocol | None = None
+    protocol: WireProtocol | None = None
     """None: as the table of known providers says, else chat_completions."""
     base_url: str = ""
     api_key: str = ""

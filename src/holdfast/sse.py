@@ -1,13 +1,14 @@
 """Server-sent events: bytes in, frames out, wherever the bytes are cut.
 
-Follows the WHATWG grammar: any of the three line ends, comments, data over several lines, a byte-order mark. Memory is
-bounded by the largest frame allowed. No I/O and no JSON; the codecs' decoders sit above.
+Follows the WHATWG grammar: any of the three line ends, comments, data over several lines, a byte-order mark. An id
+belongs to its own frame here: whoever resumes a stream keeps the last one. Memory is bounded by the largest frame
+allowed. No I/O and no JSON. Above: the codecs' decoders and the client. Vocabulary: imports nothing of ours.
 """
 
 from typing import Final
 
-Frame = tuple[str, bytes]
-"""Event name (empty when the frame has none) and data. A plain tuple because one is made for every token."""
+SseFrame = tuple[str, bytes, str]
+"""Event name, data and id; empty what the frame does not have. A plain tuple because one is made for every token."""
 
 MAX_FRAME_BYTES: Final = 16 * 1024 * 1024
 """Far above any real frame; a peer that never ends one must not fill our memory."""
@@ -22,6 +23,7 @@ class SseDecoder:
         "_at_start",
         "_data",
         "_event",
+        "_id",
         "_max_frame_bytes",
         "_more",
         "_more_bytes",
@@ -35,6 +37,7 @@ class SseDecoder:
         self._partial = bytearray()
         """The line whose end has not come."""
         self._event = ""
+        self._id = ""
         self._data: bytes | None = None
         """The data of the frame whose end has not come; the first line of it."""
         self._more: list[bytes] = []
@@ -45,9 +48,9 @@ class SseDecoder:
         self.overflowed = False
         """A frame was larger than allowed: the stream cannot be read any further."""
 
-    def feed(self, data: bytes) -> list[Frame]:
+    def feed(self, data: bytes) -> list[SseFrame]:
         """The frames that these bytes complete. Comments, and frames without data, are no frames."""
-        frames: list[Frame] = []
+        frames: list[SseFrame] = []
         if self.overflowed or not data:
             return frames
         if self._saw_return:
@@ -61,54 +64,57 @@ class SseDecoder:
 
         lines = data.split(b"\n")
         rest = lines.pop()
-        if self._partial and lines:
-            lines[0] = bytes(self._partial) + lines[0]
-            self._partial.clear()
+        partial = self._partial
+        may_overflow = len(partial) + len(data) > self._max_frame_bytes
+        if partial and lines:
+            lines[0] = bytes(partial) + lines[0]
+            partial.clear()
         if rest:
-            self._partial += rest
+            partial += rest
         if self._at_start and lines:
             lines[0] = lines[0].removeprefix(_BYTE_ORDER_MARK)
             self._at_start = False
-
-        if len(data) + len(self._partial) > self._max_frame_bytes or (lines and len(lines[0]) > self._max_frame_bytes):
+        if may_overflow:
             lines = self._cut_overflow(lines)
 
-        pending = self._data
+        event, frame_id, pending, more = self._event, self._id, self._data, self._more
         for line in lines:
             if not line:
                 if pending is not None:
-                    frames.append((self._event, pending if not self._more else self._join(pending)))
+                    frames.append((event, pending if not more else self._join(pending), frame_id))
                     pending = None
-                self._event = ""
-            elif line[:6] == b"data: " and pending is None:
-                pending = line[6:]
+                event = frame_id = ""
+            elif pending is None and len(value := line.removeprefix(b"data: ")) < len(line):
+                pending = value
             else:
-                pending = self._take_line(line, pending)
-                if self._more_bytes > self._max_frame_bytes:
-                    self.overflowed = True
-                    break
-        self._data = pending
+                # Any line but the usual one. What is no field that we know is passed over, comments too.
+                field, _, value = line.partition(b":")
+                value = value.removeprefix(b" ")
+                if field == b"event":
+                    event = value.decode("utf-8", "replace")
+                elif field == b"id":
+                    frame_id = value.decode("utf-8", "replace")
+                elif field == b"data":
+                    if pending is None:
+                        pending = value
+                    elif not self._take_more(value):
+                        break
+        self._event, self._id, self._data = event, frame_id, pending
         return frames
 
-    def end(self) -> list[Frame]:
+    def end(self) -> list[SseFrame]:
         """The body has ended: a last frame whose blank line is missing. Its data may be cut short."""
         if self._partial.startswith(b"{") and self._data is None and not self.overflowed:
             # No event stream but a bare JSON object: most likely it says what is wrong.
-            return [("", bytes(self._partial))]
+            return [("", bytes(self._partial), "")]
         return self.feed(b"\n\n")
 
-    def _take_line(self, line: bytes, pending: bytes | None) -> bytes | None:
-        """Any line but the usual one. What is neither data nor an event's name is passed over, comments too."""
-        field, _, value = line.partition(b":")
-        value = value.removeprefix(b" ")
-        if field == b"event":
-            self._event = value.decode("utf-8", "replace")
-        elif field == b"data":
-            if pending is None:
-                return value
-            self._more.append(value)
-            self._more_bytes += len(value) + 1
-        return pending
+    def _take_more(self, line: bytes) -> bool:
+        """Another line of data for the frame that is coming; False: it is too large now."""
+        self._more.append(line)
+        self._more_bytes += len(line) + 1
+        self.overflowed = self._more_bytes > self._max_frame_bytes
+        return not self.overflowed
 
     def _join(self, first: bytes) -> bytes:
         data = b"\n".join((first, *self._more))

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from holdfast.chaos.faults import parse_fault
-from holdfast.config import AgentSettings, Protocol
+from holdfast.config import AgentSettings, WireProtocol
 from holdfast.testing import Reply, ScriptedCall
 from tests.serving import CHAT, serving
 
@@ -41,7 +41,7 @@ def called(answer: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("protocol", ["chat_completions", "responses", "anthropic_messages"])
 async def test_a_call_whose_id_was_used_in_an_earlier_turn_still_reaches_the_client(
-    tmp_path: Path, protocol: Protocol, stream: bool
+    tmp_path: Path, protocol: WireProtocol, stream: bool
 ) -> None:
     """C11: some servers number their calls from 0 in every turn; the calls stay apart, and none gets lost."""
     async with serving(reading_then_picking(), protocol=protocol, agent=with_files(tmp_path)) as world:

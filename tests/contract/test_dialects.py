@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.config import AgentSettings, Dialect, ServerSettings
+from holdfast.config import AgentSettings, DialectName, ServerSettings
 from holdfast.testing import Fault, Reply, tool_call
 from tests.serving import KEY, serving
 
 FAILS = Reply(fault=Fault("status", 400))
 
 
-def speaking(dialect: Dialect) -> ServerSettings:
+def speaking(dialect: DialectName) -> ServerSettings:
     return ServerSettings(dialect=dialect)
 
 
@@ -67,7 +67,7 @@ async def test_nanobot_clients_have_one_session_unless_they_name_another() -> No
 
 
 @pytest.mark.parametrize(("dialect", "done"), [("holdfast", True), ("hermes", True), ("nanobot", False)])
-async def test_after_a_failure_a_stream_ends_as_its_clients_expect(dialect: Dialect, done: bool) -> None:
+async def test_after_a_failure_a_stream_ends_as_its_clients_expect(dialect: DialectName, done: bool) -> None:
     """W3: `[DONE]` after the error chunk, or the end of the body without any success terminator."""
     async with serving([FAILS, Reply(text="Hi.")], server=speaking(dialect)) as world:
         failed = await world.client.chat(stream=True)

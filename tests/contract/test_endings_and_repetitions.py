@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast.chaos.faults import parse_fault
-from holdfast.config import AgentSettings, LimitSettings, Protocol, StreamSettings
+from holdfast.config import AgentSettings, LimitSettings, StreamSettings, WireProtocol
 from holdfast.events import RunEnded
 from holdfast.outcomes import Completed
 from holdfast.store.memory import MemoryStore
@@ -113,7 +113,7 @@ async def test_a_question_that_nobody_answered_before_the_run_was_stopped_is_clo
 @pytest.mark.parametrize(("said", "finish"), [("", "error"), ("I will look.", "length")])
 @pytest.mark.parametrize("protocol", ["chat_completions", "anthropic_messages"])
 async def test_a_turn_that_lost_its_tool_calls_is_not_an_answer(
-    protocol: Protocol, said: str, finish: str, stream: bool
+    protocol: WireProtocol, said: str, finish: str, stream: bool
 ) -> None:
     """U16: the provider says that tools were called and sends no call; what the model wanted done was not done."""
     async with serving([Reply(text=said, finish="tool_calls")], protocol=protocol) as world:

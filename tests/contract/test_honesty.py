@@ -10,13 +10,13 @@ from typing import Any, get_args
 import pytest
 
 from holdfast.chaos.provider import RecordedRequest
-from holdfast.config import Protocol
+from holdfast.config import WireProtocol
 from holdfast.testing import FaultName, Reply, ScriptedProvider
 from holdfast.upstream.transport.http1 import PARTING_SECONDS
 from tests.honesty import CASES, DOCUMENT, MATRIX, TEXT, Case, render_document
 from tests.serving import CHAT, Answer, Client, running_server
 
-PROVIDERS: dict[str, Protocol] = {
+PROVIDERS: dict[str, WireProtocol] = {
     "chat": "chat_completions",
     "responses": "responses",
     "messages": "anthropic_messages",

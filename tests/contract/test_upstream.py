@@ -11,7 +11,7 @@ from random import Random
 import pytest
 from msgspec.structs import replace
 
-from holdfast.config import ModelSettings, Protocol, Settings, StreamSettings
+from holdfast.config import ModelSettings, Settings, StreamSettings, WireProtocol
 from holdfast.errors import ProviderRefusedError, StreamStalledError, TransportLostError
 from holdfast.events import Answered, Delta, ReasoningAdded, TextAdded, ToolCallBegan, UpstreamRetried
 from holdfast.messages import AssistantMessage, Finish, Reasoning, Text, ToolCall, Usage, user_says
@@ -37,7 +37,7 @@ def with_fault(name: FaultName, n: int | None = None, reply: Reply = STORY, *, r
 
 
 async def ask(
-    replies: Sequence[Reply], protocol: Protocol, stream: StreamSettings = QUICK
+    replies: Sequence[Reply], protocol: WireProtocol, stream: StreamSettings = QUICK
 ) -> tuple[Heard, Sequence[RecordedRequest]]:
     """One call through the whole stack: what came of it, and what the provider was asked."""
     async with ScriptedProvider(replies) as provider:
@@ -48,7 +48,7 @@ async def ask(
         return heard, tuple(provider.requests)
 
 
-async def ask_plainly(reply: Reply, protocol: Protocol) -> Heard:
+async def ask_plainly(reply: Reply, protocol: WireProtocol) -> Heard:
     """The same reply without streaming: the provider refuses to stream it."""
     heard, requests = await ask([with_fault("no_streaming", reply=reply), reply], protocol)
     assert [request.streams for request in requests] == [True, False]
@@ -59,7 +59,7 @@ async def ask_plainly(reply: Reply, protocol: Protocol) -> Heard:
 
 
 @each_protocol
-async def test_a_streamed_answer_is_the_same_message_as_the_plain_one(protocol: Protocol) -> None:
+async def test_a_streamed_answer_is_the_same_message_as_the_plain_one(protocol: WireProtocol) -> None:
     """U1: content, finish reason and usage, also when usage comes in a last chunk of its own."""
     streamed, requests = await ask([STORY], protocol)
     plain = await ask_plainly(STORY, protocol)
@@ -71,7 +71,7 @@ async def test_a_streamed_answer_is_the_same_message_as_the_plain_one(protocol: 
 
 @each_protocol
 @pytest.mark.parametrize("interleave", [False, True])
-async def test_the_calls_of_a_turn_stay_apart(protocol: Protocol, interleave: bool) -> None:
+async def test_the_calls_of_a_turn_stay_apart(protocol: WireProtocol, interleave: bool) -> None:
     """U2: joined by index, also when their deltas interleave."""
     reply = Reply(calls=CALLS, interleave=interleave)
     streamed, _ = await ask([reply], protocol)
@@ -86,7 +86,7 @@ async def test_the_calls_of_a_turn_stay_apart(protocol: Protocol, interleave: bo
 
 
 @each_protocol
-async def test_what_the_provider_wants_back_is_sent_back(protocol: Protocol) -> None:
+async def test_what_the_provider_wants_back_is_sent_back(protocol: WireProtocol) -> None:
     """U3: signatures and sealed reasoning survive the round trip to the next turn."""
     sealed = Reply(reasoning="Let me see.", calls=CALLS[:1], seal="seal-0123")
     async with ScriptedProvider([sealed, STORY]) as provider, asking(provider, protocol) as upstream:
@@ -99,7 +99,7 @@ async def test_what_the_provider_wants_back_is_sent_back(protocol: Protocol) -> 
 
 
 @each_protocol
-async def test_text_before_and_after_a_tool_call_is_kept(protocol: Protocol) -> None:
+async def test_text_before_and_after_a_tool_call_is_kept(protocol: WireProtocol) -> None:
     """U4: both are delivered and stand in the message."""
     streamed, _ = await ask([Reply(text="Before. ", calls=CALLS[:1], text_after="After.")], protocol)
     assert streamed.text == "Before. After."
@@ -108,7 +108,7 @@ async def test_text_before_and_after_a_tool_call_is_kept(protocol: Protocol) -> 
 
 
 @each_protocol
-async def test_words_are_delivered_one_by_one_as_they_come(protocol: Protocol) -> None:
+async def test_words_are_delivered_one_by_one_as_they_come(protocol: WireProtocol) -> None:
     """U5: in order, at once; each word is heard while the provider is still silent about the next."""
     reply = replace(STORY, hold_after=1)
     async with ScriptedProvider([reply]) as provider, asking(provider, protocol) as upstream:
@@ -120,14 +120,14 @@ async def test_words_are_delivered_one_by_one_as_they_come(protocol: Protocol) -
 
 
 @each_protocol
-async def test_a_turn_of_tool_calls_alone_has_no_text(protocol: Protocol) -> None:
+async def test_a_turn_of_tool_calls_alone_has_no_text(protocol: WireProtocol) -> None:
     """U5: no text delta, not even an empty one."""
     streamed, _ = await ask([Reply(calls=CALLS)], protocol)
     assert not any(isinstance(delta, TextAdded) for delta in streamed.deltas)
 
 
 @each_protocol
-async def test_reasoning_is_a_channel_of_its_own(protocol: Protocol) -> None:
+async def test_reasoning_is_a_channel_of_its_own(protocol: WireProtocol) -> None:
     """U6: never mixed into the text, kept on the message."""
     reply = Reply(reasoning="First this, then that.", text="Done.")
     streamed, _ = await ask([reply], protocol)
@@ -138,7 +138,7 @@ async def test_reasoning_is_a_channel_of_its_own(protocol: Protocol) -> None:
 
 
 @each_protocol
-async def test_every_chunk_is_activity_also_without_deltas(protocol: Protocol) -> None:
+async def test_every_chunk_is_activity_also_without_deltas(protocol: WireProtocol) -> None:
     """U7: frames that carry no delta yield an empty batch; comments do not."""
     reply = replace(STORY, delay_seconds=0.01)
     streamed, _ = await ask([reply], protocol)
@@ -167,7 +167,7 @@ TRANSIENT: tuple[Reply, ...] = (
 
 @each_protocol
 @pytest.mark.parametrize("broken", TRANSIENT, ids=lambda reply: f"{reply.fault.name}-{reply.fault.number}")
-async def test_a_failure_before_the_first_delta_is_tried_again(protocol: Protocol, broken: Reply) -> None:
+async def test_a_failure_before_the_first_delta_is_tried_again(protocol: WireProtocol, broken: Reply) -> None:
     """U8: two more times by default, each failed connection closed before the next try; the answer comes once."""
     heard, requests = await ask([broken, broken, STORY], protocol)
     assert (heard.text, heard.error) == ("One two three four five.", None)
@@ -180,7 +180,7 @@ async def test_a_failure_before_the_first_delta_is_tried_again(protocol: Protoco
 
 @each_protocol
 @pytest.mark.parametrize("broken", TRANSIENT, ids=lambda reply: f"{reply.fault.name}-{reply.fault.number}")
-async def test_when_the_tries_run_out_the_original_error_is_seen(protocol: Protocol, broken: Reply) -> None:
+async def test_when_the_tries_run_out_the_original_error_is_seen(protocol: WireProtocol, broken: Reply) -> None:
     """U8: three tries, then the first one's error."""
     heard, requests = await ask([broken] * 3, protocol)
     assert len(requests) == 3
@@ -193,7 +193,7 @@ async def test_when_the_tries_run_out_the_original_error_is_seen(protocol: Proto
 
 
 @each_protocol
-async def test_no_retries_are_made_when_none_are_allowed(protocol: Protocol) -> None:
+async def test_no_retries_are_made_when_none_are_allowed(protocol: WireProtocol) -> None:
     """U8: `retries = 0` is one try."""
     heard, requests = await ask([with_fault("reset_before_headers")], protocol, ONE_TRY)
     assert isinstance(heard.error, TransportLostError)
@@ -201,7 +201,7 @@ async def test_no_retries_are_made_when_none_are_allowed(protocol: Protocol) -> 
 
 
 @each_protocol
-async def test_a_refused_connection_is_tried_again(protocol: Protocol) -> None:
+async def test_a_refused_connection_is_tried_again(protocol: WireProtocol) -> None:
     """U8: nobody listens; the error says where."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -215,7 +215,7 @@ async def test_a_refused_connection_is_tried_again(protocol: Protocol) -> None:
 
 
 @each_protocol
-async def test_an_error_event_is_final(protocol: Protocol) -> None:
+async def test_an_error_event_is_final(protocol: WireProtocol) -> None:
     """U9: one try, the provider's own message."""
     heard, requests = await ask([with_fault("error_event")], protocol)
     assert isinstance(heard.error, ProviderRefusedError)
@@ -225,7 +225,7 @@ async def test_an_error_event_is_final(protocol: Protocol) -> None:
 
 @each_protocol
 @pytest.mark.parametrize("status", [400, 401, 403, 404])
-async def test_a_4xx_answer_is_final(protocol: Protocol, status: int) -> None:
+async def test_a_4xx_answer_is_final(protocol: WireProtocol, status: int) -> None:
     """U9: one try, the provider's own message and status."""
     heard, requests = await ask([with_fault("status", status)], protocol)
     assert isinstance(heard.error, ProviderRefusedError)
@@ -241,7 +241,7 @@ async def test_a_4xx_answer_is_final(protocol: Protocol, status: int) -> None:
 
 @each_protocol
 @pytest.mark.parametrize("final", [with_fault("status", 401), with_fault("status", 429, retry_after="3600")])
-async def test_a_final_answer_to_a_second_try_is_the_one_that_is_seen(protocol: Protocol, final: Reply) -> None:
+async def test_a_final_answer_to_a_second_try_is_the_one_that_is_seen(protocol: WireProtocol, final: Reply) -> None:
     """U9: that the first try met a reset says nothing about a wrong key."""
     heard, requests = await ask([with_fault("reset_before_headers"), final], protocol)
     assert isinstance(heard.error, ProviderRefusedError) and heard.error.status == final.fault.number
@@ -249,7 +249,7 @@ async def test_a_final_answer_to_a_second_try_is_the_one_that_is_seen(protocol: 
 
 
 @each_protocol
-async def test_retry_after_is_honoured_up_to_a_cap(protocol: Protocol) -> None:
+async def test_retry_after_is_honoured_up_to_a_cap(protocol: WireProtocol) -> None:
     """U9: seven seconds are waited for, an hour is not."""
     clock = HurriedClock()
     async with ScriptedProvider([with_fault("status", 429, retry_after="7"), STORY]) as provider:
@@ -265,7 +265,7 @@ async def test_retry_after_is_honoured_up_to_a_cap(protocol: Protocol) -> None:
 
 
 @each_protocol
-async def test_a_model_that_cannot_stream_is_asked_plainly_from_then_on(protocol: Protocol) -> None:
+async def test_a_model_that_cannot_stream_is_asked_plainly_from_then_on(protocol: WireProtocol) -> None:
     """U10: for the rest of the process, and without using up a try; the answer is one delta."""
     unable = with_fault("no_streaming")
     async with ScriptedProvider([unable, unable, unable]) as provider:
@@ -280,14 +280,14 @@ async def test_a_model_that_cannot_stream_is_asked_plainly_from_then_on(protocol
 
 
 @each_protocol
-async def test_a_plain_answer_to_a_streamed_question_is_taken(protocol: Protocol) -> None:
+async def test_a_plain_answer_to_a_streamed_question_is_taken(protocol: WireProtocol) -> None:
     """U10: some servers do not say that they cannot stream; they just do not."""
     heard, requests = await ask([with_fault("only_plain")], protocol)
     assert (heard.text, heard.error, len(requests)) == ("One two three four five.", None, 1)
 
 
 @each_protocol
-async def test_a_plain_question_is_tried_again_too(protocol: Protocol) -> None:
+async def test_a_plain_question_is_tried_again_too(protocol: WireProtocol) -> None:
     """U10: retries, error events and lost bodies are judged the same when nothing streams."""
     unable = with_fault("no_streaming")
     heard, requests = await ask([unable, with_fault("die_after"), with_fault("eof"), STORY], protocol)
@@ -334,7 +334,7 @@ CUTS: tuple[FaultName, ...] = ("die_after", "reset", "half_close", "eof", "cut_f
 @each_protocol
 @pytest.mark.parametrize("name", CUTS)
 @pytest.mark.parametrize("delay_seconds", [0.0, 0.005])
-async def test_after_a_delta_nothing_is_retried(protocol: Protocol, name: FaultName, delay_seconds: float) -> None:
+async def test_after_a_delta_nothing_is_retried(protocol: WireProtocol, name: FaultName, delay_seconds: float) -> None:
     """U12: the text so far, each word once, then the error; a clean end of file is one too (U16)."""
     reply = replace(with_fault(name, 3), delay_seconds=delay_seconds)
     heard, requests = await ask([reply], protocol)
@@ -345,7 +345,7 @@ async def test_after_a_delta_nothing_is_retried(protocol: Protocol, name: FaultN
 
 
 @each_protocol
-async def test_reasoning_counts_as_a_delta(protocol: Protocol) -> None:
+async def test_reasoning_counts_as_a_delta(protocol: WireProtocol) -> None:
     """U12: whoever has seen the model think would see it think twice."""
     heard, requests = await ask([with_fault("die_after", 0, Reply(reasoning="Hm, well.", text="Yes."))], protocol)
     assert (heard.reasoning, heard.text, len(requests)) == ("Hm, well.", "", 1)
@@ -354,7 +354,7 @@ async def test_reasoning_counts_as_a_delta(protocol: Protocol) -> None:
 
 @each_protocol
 @pytest.mark.parametrize("name", ["cut_tool_call", "stall_tool_call"])
-async def test_a_call_cut_in_its_arguments_is_left_open(protocol: Protocol, name: FaultName) -> None:
+async def test_a_call_cut_in_its_arguments_is_left_open(protocol: WireProtocol, name: FaultName) -> None:
     """U13: the call began, its arguments are not whole, and nothing says that the turn was finished."""
     reply = Reply(text="I write. ", calls=(tool_call("write_file", path="x", content="y" * 30),))
     heard, requests = await ask([with_fault(name, 2, reply)], protocol, IMPATIENT)
@@ -365,14 +365,14 @@ async def test_a_call_cut_in_its_arguments_is_left_open(protocol: Protocol, name
 
 
 @each_protocol
-async def test_a_chunk_that_is_not_json_is_passed_over(protocol: Protocol) -> None:
+async def test_a_chunk_that_is_not_json_is_passed_over(protocol: WireProtocol) -> None:
     """U16: the rest of the answer comes."""
     heard, _ = await ask([with_fault("garbage", 2)], protocol)
     assert (heard.text, heard.error) == ("One two three four five.", None)
 
 
 @each_protocol
-async def test_a_finish_reason_without_a_terminator_counts(protocol: Protocol) -> None:
+async def test_a_finish_reason_without_a_terminator_counts(protocol: WireProtocol) -> None:
     """U16: the answer is whole."""
     heard, _ = await ask([with_fault("no_terminator")], protocol)
     assert (heard.text, heard.error) == ("One two three four five.", None)
@@ -380,7 +380,7 @@ async def test_a_finish_reason_without_a_terminator_counts(protocol: Protocol) -
 
 
 @each_protocol
-async def test_a_finish_reason_is_not_waited_past_for_ever(protocol: Protocol) -> None:
+async def test_a_finish_reason_is_not_waited_past_for_ever(protocol: WireProtocol) -> None:
     """U16: the terminator never comes and the connection stays open; the answer is whole and soon there."""
     started = time.monotonic()
     heard, requests = await ask([with_fault("hang_after_finish")], protocol, IMPATIENT)
@@ -394,7 +394,7 @@ async def test_a_finish_reason_is_not_waited_past_for_ever(protocol: Protocol) -
     ("name", "finish"), [("truncated", "length"), ("content_filter", "content_filter"), ("refusal", "refusal")]
 )
 async def test_an_answer_that_was_cut_by_the_provider_says_so(
-    protocol: Protocol, name: FaultName, finish: Finish
+    protocol: WireProtocol, name: FaultName, finish: Finish
 ) -> None:
     """U1: the finish reason is the provider's, streamed and plain."""
     if protocol == "anthropic_messages" and finish == "content_filter":
@@ -411,7 +411,7 @@ async def test_an_answer_that_was_cut_by_the_provider_says_so(
 
 @each_protocol
 @pytest.mark.parametrize("name", ["stall", "stall_with_comments"])
-async def test_a_silent_stream_is_cut(protocol: Protocol, name: FaultName) -> None:
+async def test_a_silent_stream_is_cut(protocol: WireProtocol, name: FaultName) -> None:
     """U14: after stall_seconds, also when comments keep coming; the text so far stands."""
     started = time.monotonic()
     heard, requests = await ask([with_fault(name, 2)], protocol, IMPATIENT)
@@ -424,7 +424,7 @@ async def test_a_silent_stream_is_cut(protocol: Protocol, name: FaultName) -> No
 
 @each_protocol
 @pytest.mark.parametrize("name", ["stall_before_headers", "stall_after_headers"])
-async def test_the_first_byte_has_a_time_out_of_its_own(protocol: Protocol, name: FaultName) -> None:
+async def test_the_first_byte_has_a_time_out_of_its_own(protocol: WireProtocol, name: FaultName) -> None:
     """U14: shorter than the one between chunks; headers and comments are no first byte."""
     started = time.monotonic()
     early = StreamSettings(retries=0, first_byte_seconds=0.8, stall_seconds=60.0)
@@ -458,7 +458,7 @@ async def test_connecting_has_a_time_out_of_its_own() -> None:
 
 
 @each_protocol
-async def test_a_slow_stream_is_not_a_stalled_one(protocol: Protocol) -> None:
+async def test_a_slow_stream_is_not_a_stalled_one(protocol: WireProtocol) -> None:
     """U14: it may take far longer than stall_seconds as long as it keeps speaking."""
     started = time.monotonic()
     reply = replace(STORY, delay_seconds=0.15)
@@ -468,7 +468,7 @@ async def test_a_slow_stream_is_not_a_stalled_one(protocol: Protocol) -> None:
 
 
 @each_protocol
-async def test_a_slow_reader_does_not_make_a_stream_stalled(protocol: Protocol) -> None:
+async def test_a_slow_reader_does_not_make_a_stream_stalled(protocol: WireProtocol) -> None:
     """U14: what waits for us is not silent."""
     async with ScriptedProvider([replace(STORY, delay_seconds=0.01)]) as provider:
         async with asking(provider, protocol, replace(QUICK, retries=0, stall_seconds=0.5)) as upstream:
@@ -487,7 +487,7 @@ async def test_a_slow_reader_does_not_make_a_stream_stalled(protocol: Protocol) 
 
 @asynccontextmanager
 async def two_models(
-    first: Sequence[Reply], second: Sequence[Reply], protocol: Protocol
+    first: Sequence[Reply], second: Sequence[Reply], protocol: WireProtocol
 ) -> AsyncIterator[tuple[ModelRouter, ScriptedProvider, ScriptedProvider]]:
     async with ScriptedProvider(first) as one, ScriptedProvider(second) as two:
         settings = Settings(model="one/big", stream=QUICK, models={"one/big": ModelSettings(fallbacks=("two/small",))})
@@ -504,7 +504,7 @@ async def two_models(
 
 @each_protocol
 @pytest.mark.parametrize("broken", [with_fault("reset_before_headers"), with_fault("status", 503)])
-async def test_another_model_answers_when_one_is_exhausted(protocol: Protocol, broken: Reply) -> None:
+async def test_another_model_answers_when_one_is_exhausted(protocol: WireProtocol, broken: Reply) -> None:
     """U15: after all its tries; which model answered is in the log and in the answer."""
     async with two_models([broken] * 3, [STORY], protocol) as (router, one, two):
         heard = await hear(router, replace(CALL, model="one/big"))
@@ -516,7 +516,7 @@ async def test_another_model_answers_when_one_is_exhausted(protocol: Protocol, b
 
 
 @each_protocol
-async def test_no_other_model_is_asked_once_there_is_text(protocol: Protocol) -> None:
+async def test_no_other_model_is_asked_once_there_is_text(protocol: WireProtocol) -> None:
     """U15: before the first delta only."""
     async with two_models([with_fault("die_after", 2)], [STORY], protocol) as (router, _, two):
         heard = await hear(router, replace(CALL, model="one/big"))
@@ -526,7 +526,7 @@ async def test_no_other_model_is_asked_once_there_is_text(protocol: Protocol) ->
 
 
 @each_protocol
-async def test_when_the_other_model_fails_too_the_first_error_is_seen(protocol: Protocol) -> None:
+async def test_when_the_other_model_fails_too_the_first_error_is_seen(protocol: WireProtocol) -> None:
     """U15: the model that was asked for is the one whose error explains the run."""
     async with two_models([with_fault("status", 401)], [with_fault("status", 404)], protocol) as (router, _, _two):
         heard = await hear(router, replace(CALL, model="one/big"))
@@ -540,7 +540,7 @@ async def test_when_the_other_model_fails_too_the_first_error_is_seen(protocol: 
 FLOWING = replace(STORY, text=tuple(f"word-{number} " for number in range(2000)), delay_seconds=0.005)
 
 
-async def leave(protocol: Protocol, reply: Reply, heard_first: bool) -> float:
+async def leave(protocol: WireProtocol, reply: Reply, heard_first: bool) -> float:
     """Cancel a task that is in the middle of a call; how long the provider's connection outlived it, in seconds."""
     async with ScriptedProvider([reply]) as provider, asking(provider, protocol) as upstream:
         got = asyncio.Event()
@@ -577,14 +577,14 @@ async def leave(protocol: Protocol, reply: Reply, heard_first: bool) -> float:
     ],
 )
 async def test_cancelling_a_call_closes_its_connection_at_once(
-    protocol: Protocol, reply: Reply, heard_first: bool
+    protocol: WireProtocol, reply: Reply, heard_first: bool
 ) -> None:
     """U17: also while it waits for headers or for the next chunk."""
     assert await leave(protocol, reply, heard_first) < CLOSED_SECONDS
 
 
 @each_protocol
-async def test_closing_the_stream_between_two_batches_closes_its_connection(protocol: Protocol) -> None:
+async def test_closing_the_stream_between_two_batches_closes_its_connection(protocol: WireProtocol) -> None:
     """U17: nobody awaits anything; the reader just stops."""
     async with ScriptedProvider([FLOWING]) as provider, asking(provider, protocol) as upstream:
         async with aclosing(stream(upstream, CALL)) as batches:
@@ -594,7 +594,7 @@ async def test_closing_the_stream_between_two_batches_closes_its_connection(prot
 
 
 @each_protocol
-async def test_cancelling_a_plain_question_closes_its_connection(protocol: Protocol) -> None:
+async def test_cancelling_a_plain_question_closes_its_connection(protocol: WireProtocol) -> None:
     """U17: while the whole answer is still being made."""
     waiting = with_fault("stall_before_headers")
     async with ScriptedProvider([with_fault("no_streaming"), waiting]) as provider:
@@ -625,7 +625,7 @@ async def test_cancelling_while_connecting_leaves_nothing_behind() -> None:
 
 
 @each_protocol
-async def test_a_finished_call_leaves_its_connection_for_the_next(protocol: Protocol) -> None:
+async def test_a_finished_call_leaves_its_connection_for_the_next(protocol: WireProtocol) -> None:
     """U17: only what is not over is cut; two calls share one connection."""
     async with ScriptedProvider([STORY, replace(STORY, delay_seconds=0.002), STORY]) as provider:
         async with asking(provider, protocol) as upstream:
@@ -640,7 +640,7 @@ def all_deltas(heard: Heard) -> list[Delta]:
 
 
 @each_protocol
-async def test_a_tried_again_answer_has_the_same_deltas_as_an_undisturbed_one(protocol: Protocol) -> None:
+async def test_a_tried_again_answer_has_the_same_deltas_as_an_undisturbed_one(protocol: WireProtocol) -> None:
     """U8: nothing of a failed try is left in what is delivered."""
     reply = Reply(reasoning="Hm.", text=WORDS, calls=CALLS, seal="seal")
     undisturbed, _ = await ask([reply], protocol)
@@ -648,7 +648,7 @@ async def test_a_tried_again_answer_has_the_same_deltas_as_an_undisturbed_one(pr
     assert all_deltas(disturbed) == all_deltas(undisturbed)
 
 
-async def test_a_call_names_its_model_without_the_provider(protocol: Protocol = "chat_completions") -> None:
+async def test_a_call_names_its_model_without_the_provider(protocol: WireProtocol = "chat_completions") -> None:
     """U15: the provider hears its own name for the model, however many slashes it has; the answer has ours."""
     async with ScriptedProvider([STORY]) as provider, asking(provider, protocol) as upstream:
         heard = await hear(upstream, ModelCall(model="scripted/scripted/vendor/m", messages=(user_says("Hi"),)))

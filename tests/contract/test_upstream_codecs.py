@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.config import Protocol
+from holdfast.config import WireProtocol
 from holdfast.errors import (
     ProtocolError,
     ProviderRefusedError,
@@ -39,14 +39,14 @@ from tests.codec_world import (
 
 every_protocol = pytest.mark.parametrize("protocol", PROTOCOLS)
 
-WHOLE: dict[Protocol, str] = {
+WHOLE: dict[WireProtocol, str] = {
     "chat_completions": "chat_text_and_calls",
     "responses": "responses_reasoning_text_calls",
     "anthropic_messages": "anthropic_thinking_text_calls",
 }
 """Each protocol's recorded answer of text and two calls."""
 
-SAY: dict[Protocol, Any] = {
+SAY: dict[WireProtocol, Any] = {
     "chat_completions": chat,
     "responses": lambda text: {
         "type": "response.output_text.delta",
@@ -60,7 +60,7 @@ SAY: dict[Protocol, Any] = {
         "delta": {"type": "text_delta", "text": text},
     },
 }
-OPEN: dict[Protocol, list[object]] = {
+OPEN: dict[WireProtocol, list[object]] = {
     "chat_completions": [chat("")],
     "responses": [{"type": "response.created", "response": {"status": "in_progress"}}],
     "anthropic_messages": [
@@ -68,7 +68,7 @@ OPEN: dict[Protocol, list[object]] = {
         {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
     ],
 }
-CLOSE: dict[Protocol, list[object]] = {
+CLOSE: dict[WireProtocol, list[object]] = {
     "chat_completions": [chat(finish="stop"), b"data: [DONE]\n\n"],
     "responses": [{"type": "response.completed", "response": {"status": "completed", "model": "m-1", "output": []}}],
     "anthropic_messages": [
@@ -78,11 +78,11 @@ CLOSE: dict[Protocol, list[object]] = {
 }
 
 
-def stream(protocol: Protocol, *middle: object, close: bool = True) -> bytes:
+def stream(protocol: WireProtocol, *middle: object, close: bool = True) -> bytes:
     return frames(*OPEN[protocol], *middle, *(CLOSE[protocol] if close else ()))
 
 
-def begun(protocol: Protocol, index: int, name: str, call_id: str) -> object:
+def begun(protocol: WireProtocol, index: int, name: str, call_id: str) -> object:
     """A tool call begins."""
     match protocol:
         case "chat_completions":
@@ -95,7 +95,7 @@ def begun(protocol: Protocol, index: int, name: str, call_id: str) -> object:
             return {"type": "content_block_start", "index": index + 1, "content_block": block}
 
 
-def argued(protocol: Protocol, index: int, text: str) -> object:
+def argued(protocol: WireProtocol, index: int, text: str) -> object:
     """More of its arguments."""
     match protocol:
         case "chat_completions":
@@ -107,7 +107,7 @@ def argued(protocol: Protocol, index: int, text: str) -> object:
             return {"type": "content_block_delta", "index": index + 1, "delta": delta}
 
 
-def thought(protocol: Protocol, text: str) -> object:
+def thought(protocol: WireProtocol, text: str) -> object:
     """Reasoning."""
     match protocol:
         case "chat_completions":
@@ -118,7 +118,7 @@ def thought(protocol: Protocol, text: str) -> object:
             return {"type": "content_block_delta", "index": 9, "delta": {"type": "thinking_delta", "thinking": text}}
 
 
-def error_event(protocol: Protocol, error: dict[str, Any]) -> object:
+def error_event(protocol: WireProtocol, error: dict[str, Any]) -> object:
     match protocol:
         case "chat_completions":
             return {"error": error}
@@ -137,7 +137,7 @@ def test_a_stream_folds_into_the_same_message_as_the_plain_answer(name: str) -> 
 
 
 @every_protocol
-def test_the_recorded_answer_is_read_as_it_was_meant(protocol: Protocol) -> None:
+def test_the_recorded_answer_is_read_as_it_was_meant(protocol: WireProtocol) -> None:
     """U1: text, calls, finish reason and usage, also when the usage comes in a chunk without choices."""
     message, answered = fold(decode(CODECS[protocol], recorded(WHOLE[protocol])))
     assert message.text.startswith("Ich prüfe")
@@ -151,7 +151,7 @@ def test_the_recorded_answer_is_read_as_it_was_meant(protocol: Protocol) -> None
 
 
 @every_protocol
-def test_interleaved_calls_stay_apart(protocol: Protocol) -> None:
+def test_interleaved_calls_stay_apart(protocol: WireProtocol) -> None:
     """U2: deltas are joined by index, id and name once, arguments in order."""
     body = stream(
         protocol,
@@ -189,7 +189,7 @@ def test_what_a_provider_wants_back_goes_back(name: str, wanted: object) -> None
 
 
 @every_protocol
-def test_nothing_of_another_protocol_is_sent_back(protocol: Protocol) -> None:
+def test_nothing_of_another_protocol_is_sent_back(protocol: WireProtocol) -> None:
     """U3: what one protocol sealed means nothing to the others, and some refuse it."""
     kept: dict[str, Any] = {
         "chat": {"reasoning_details": [{"text": "SEAL"}], "extra_content": "SEAL"},
@@ -209,7 +209,7 @@ def test_nothing_of_another_protocol_is_sent_back(protocol: Protocol) -> None:
 
 
 @every_protocol
-def test_text_and_calls_of_one_turn_are_both_kept_in_any_order(protocol: Protocol) -> None:
+def test_text_and_calls_of_one_turn_are_both_kept_in_any_order(protocol: WireProtocol) -> None:
     """U4: text that comes after a call has begun is still delivered and kept."""
     body = stream(
         protocol,
@@ -228,7 +228,7 @@ def test_text_and_calls_of_one_turn_are_both_kept_in_any_order(protocol: Protoco
 
 
 @every_protocol
-def test_text_comes_in_order_as_it_arrives(protocol: Protocol) -> None:
+def test_text_comes_in_order_as_it_arrives(protocol: WireProtocol) -> None:
     """U5: each chunk is a delta when its last byte is there, and not later."""
     decoder = CODECS[protocol].make_decoder(CALL)
     assert decoder.feed(frames(*OPEN[protocol])) == []
@@ -239,14 +239,14 @@ def test_text_comes_in_order_as_it_arrives(protocol: Protocol) -> None:
 
 
 @every_protocol
-def test_a_turn_of_calls_only_delivers_no_text(protocol: Protocol) -> None:
+def test_a_turn_of_calls_only_delivers_no_text(protocol: WireProtocol) -> None:
     """U5: no empty text delta either."""
     body = stream(protocol, SAY[protocol](""), begun(protocol, 0, "read_file", "call_a"), argued(protocol, 0, "{}"))
     assert text_of(decode(CODECS[protocol], body)) == []
 
 
 @every_protocol
-def test_reasoning_is_a_channel_of_its_own(protocol: Protocol) -> None:
+def test_reasoning_is_a_channel_of_its_own(protocol: WireProtocol) -> None:
     """U6: never mixed into the text, kept on the message."""
     body = stream(protocol, thought(protocol, "Hm, "), thought(protocol, "well."), SAY[protocol]("Yes."))
     deltas = decode(CODECS[protocol], body)
@@ -259,7 +259,7 @@ def test_reasoning_is_a_channel_of_its_own(protocol: Protocol) -> None:
 
 
 @every_protocol
-def test_every_frame_counts_as_activity_and_no_comment_does(protocol: Protocol) -> None:
+def test_every_frame_counts_as_activity_and_no_comment_does(protocol: WireProtocol) -> None:
     """U7, U14: frames without a delta, unknown ones and garbage count; keep-alive comments do not."""
     decoder = CODECS[protocol].make_decoder(CALL)
     decoder.feed(frames(*OPEN[protocol]))
@@ -273,7 +273,7 @@ def test_every_frame_counts_as_activity_and_no_comment_does(protocol: Protocol) 
 
 
 @every_protocol
-def test_an_error_event_that_means_a_lost_connection_is_transient(protocol: Protocol) -> None:
+def test_an_error_event_that_means_a_lost_connection_is_transient(protocol: WireProtocol) -> None:
     """U8: an error object with such a message and no status."""
     event = error_event(protocol, {"message": "Network connection lost."})
     for body in (stream(protocol, event, close=False), stream(protocol, SAY[protocol]("x"), event, close=False)):
@@ -283,7 +283,7 @@ def test_an_error_event_that_means_a_lost_connection_is_transient(protocol: Prot
 
 
 @every_protocol
-def test_any_other_error_event_is_final_with_its_message_and_status(protocol: Protocol) -> None:
+def test_any_other_error_event_is_final_with_its_message_and_status(protocol: WireProtocol) -> None:
     """U9: what came before it stands."""
     event = error_event(protocol, {"message": "Out of credit.", "code": 402})
     decoder = CODECS[protocol].make_decoder(CALL)
@@ -294,7 +294,7 @@ def test_any_other_error_event_is_final_with_its_message_and_status(protocol: Pr
 
 
 @every_protocol
-def test_an_answer_that_is_no_keeps_message_status_and_when_to_come_back(protocol: Protocol) -> None:
+def test_an_answer_that_is_no_keeps_message_status_and_when_to_come_back(protocol: WireProtocol) -> None:
     """U9: 4xx and 5xx."""
     body = b'{"type": "error", "error": {"type": "rate_limit_error", "message": "Slow down."}}'
     failure = CODECS[protocol].parse_error(429, body, "7")
@@ -303,7 +303,7 @@ def test_an_answer_that_is_no_keeps_message_status_and_when_to_come_back(protoco
 
 
 @every_protocol
-def test_streaming_not_supported_is_an_error_of_its_own(protocol: Protocol) -> None:
+def test_streaming_not_supported_is_an_error_of_its_own(protocol: WireProtocol) -> None:
     """U10: so that the next try can ask for a plain answer."""
     body = b'{"error": {"message": "Streaming is not supported for this model.", "type": "invalid_request_error"}}'
     assert isinstance(CODECS[protocol].parse_error(400, body, None), StreamingUnsupportedError)
@@ -311,7 +311,7 @@ def test_streaming_not_supported_is_an_error_of_its_own(protocol: Protocol) -> N
 
 
 @every_protocol
-def test_a_plain_request_asks_for_no_stream(protocol: Protocol) -> None:
+def test_a_plain_request_asks_for_no_stream(protocol: WireProtocol) -> None:
     """U10: the same call, plainly."""
     assert sent(CODECS[protocol], CALL, stream=True)["stream"] is True
     plain = sent(CODECS[protocol], CALL, stream=False)
@@ -330,7 +330,7 @@ def test_a_responses_stream_of_the_other_form_is_a_protocol_error_that_the_other
 
 
 @every_protocol
-def test_a_stream_that_dies_in_a_call_leaves_it_open(protocol: Protocol) -> None:
+def test_a_stream_that_dies_in_a_call_leaves_it_open(protocol: WireProtocol) -> None:
     """U13: nothing says that the call is whole, so nobody can take it for whole."""
     body = stream(
         protocol,
@@ -348,7 +348,7 @@ def test_a_stream_that_dies_in_a_call_leaves_it_open(protocol: Protocol) -> None
 
 
 @every_protocol
-def test_garbage_is_passed_over(protocol: Protocol) -> None:
+def test_garbage_is_passed_over(protocol: WireProtocol) -> None:
     """U16: a chunk that is not JSON costs nothing but itself."""
     garbage = b"data: {not json\n\ndata: \xff\xfe\n\ndata:\n\ndata: [1, 2]\n\ndata: 7\n\n"
     body = stream(protocol, SAY[protocol]("one"), garbage, SAY[protocol](" two"))
@@ -356,7 +356,7 @@ def test_garbage_is_passed_over(protocol: Protocol) -> None:
 
 
 @every_protocol
-def test_a_clean_end_without_a_finish_reason_is_no_success(protocol: Protocol) -> None:
+def test_a_clean_end_without_a_finish_reason_is_no_success(protocol: WireProtocol) -> None:
     """U16: whatever text came, the answer is partial."""
     body = stream(protocol, SAY[protocol]("one"), close=False)
     decoder = CODECS[protocol].make_decoder(CALL)
@@ -367,7 +367,7 @@ def test_a_clean_end_without_a_finish_reason_is_no_success(protocol: Protocol) -
 
 
 @pytest.mark.parametrize("protocol", ["chat_completions", "anthropic_messages"])
-def test_a_finish_reason_counts_without_the_terminator(protocol: Protocol) -> None:
+def test_a_finish_reason_counts_without_the_terminator(protocol: WireProtocol) -> None:
     """U16: in Responses the last event is both."""
     body = frames(*OPEN[protocol], SAY[protocol]("one"), CLOSE[protocol][0])
     decoder = CODECS[protocol].make_decoder(CALL)

@@ -1,4 +1,4 @@
-"""The client: frames wherever bytes are cut, logs over lost connections, errors by name."""
+"""The client: logs over lost connections, events that never end, errors by name."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -6,34 +6,14 @@ from contextlib import aclosing, asynccontextmanager
 
 import pytest
 
-from holdfast.cli.connecting import parse_server_url
+from holdfast.cli.server_connection import parse_server_url
 from holdfast.client import Entry, HoldfastClient, NewRun
-from holdfast.client.frames import Frame, FrameReader
 from holdfast.errors import ClientError, ConfigError, ServerRefusedError, ServerUnreachableError
 from holdfast.events import RunEnded, TextAdded
 from holdfast.ids import EventNumber
 from holdfast.outcomes import Completed
 from holdfast.testing import Reply
 from tests.serving import KEY, serving
-
-RECORDED = (
-    b': attached\nid: 0\nevent: a\ndata: {"x":\ndata: 1}\n\n: keepalive\nid: 1\r\nevent: b\r\ndata: 2\r\n\r\n'
-    b"future: field\nevent: c\ndata:3\n\nid: 9\n\n"
-)
-EXPECTED = [Frame("0", "a", b'{"x":\n1}'), Frame("1", "b", b"2"), Frame("", "c", b"3")]
-
-
-def test_frames_are_the_same_wherever_the_bytes_are_cut() -> None:
-    for cut in range(len(RECORDED) + 1):
-        reader = FrameReader()
-        assert [*reader.feed(RECORDED[:cut]), *reader.feed(RECORDED[cut:])] == EXPECTED
-
-
-def test_a_frame_that_never_ends_does_not_fill_the_memory() -> None:
-    reader = FrameReader(max_frame_bytes=100)
-    with pytest.raises(ClientError, match="too large"):
-        for _ in range(20):
-            reader.feed(b"data: 12345678\n")
 
 
 @asynccontextmanager
@@ -100,6 +80,32 @@ async def test_a_server_that_stays_away_is_told_once_and_given_up_by_name() -> N
                 async for _ in entries:
                     raise AssertionError("there is nobody there")
     assert len(lost) == 1
+
+
+@asynccontextmanager
+async def never_ending(line: bytes) -> AsyncIterator[str]:
+    """A server whose only answer is an event of one line after another, for as long as somebody reads."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n")
+        try:
+            while True:
+                writer.write(line)
+                await writer.drain()
+        except ConnectionError:
+            writer.close()
+
+    listener = await asyncio.start_server(answer, "127.0.0.1", 0)
+    async with listener:
+        yield f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
+
+
+@pytest.mark.parametrize("line", [b"data: 12345678\n", b"12345678"])
+async def test_an_event_that_never_ends_does_not_fill_the_memory(line: bytes) -> None:
+    async with never_ending(line) as url, HoldfastClient(url, max_event_bytes=100_000) as client:
+        with pytest.raises(ClientError, match="too large"):
+            await read_all(client, "run_1")
 
 
 async def test_what_the_server_refuses_keeps_its_status_and_words() -> None:

@@ -2,16 +2,16 @@
 
 from fnmatch import fnmatchcase
 
-from holdfast.config import Approval
+from holdfast.config import ApprovalMode
 
 
 class ApprovalPolicy:
     """`auto`, `ask` or `deny`, for all tools or by name."""
 
-    def __init__(self, policy: Approval | dict[str, Approval]) -> None:
-        self._by_name: dict[str, Approval] = {"*": policy} if isinstance(policy, str) else dict(policy)
+    def __init__(self, policy: ApprovalMode | dict[str, ApprovalMode]) -> None:
+        self._by_name: dict[str, ApprovalMode] = {"*": policy} if isinstance(policy, str) else dict(policy)
 
-    def of(self, tool: str) -> Approval:
+    def of(self, tool: str) -> ApprovalMode:
         """The policy of a tool: its own name first, then the longest pattern that matches, else `auto`."""
         if tool in self._by_name:
             return self._by_name[tool]

@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from holdfast.config import Dialect as DialectName
+from holdfast.config import DialectName
 
 
 class Dialect(msgspec.Struct, frozen=True, kw_only=True):

@@ -31,7 +31,7 @@ from holdfast.chaos.wire import (
     tool_call,
     wire_of,
 )
-from holdfast.config import Protocol as WireProtocol
+from holdfast.config import WireProtocol
 
 __all__ = ["Fault", "RecordedRequest", "Reply", "ScriptedCall", "ScriptedProvider", "tool_call"]
 

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, Protocol, assert_never
 import msgspec
 
 from holdfast.chaos.faults import NO_FAULT, Fault
-from holdfast.config import Protocol as WireProtocol
+from holdfast.config import WireProtocol
 from holdfast.messages import Finish, Usage
 
 FrameKind = Literal["open", "reasoning", "text", "call", "arguments", "close", "finish", "end"]

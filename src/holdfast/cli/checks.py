@@ -1,6 +1,6 @@
 """What doctor looks at, one function a thing; each returns what it found and, where something is wrong, the cure (T2).
 
-Above: doctor. Below: settings, providers, tools. Changes nothing: what is looked at stays as it was.
+Above: doctor. Below: settings, listeners, providers, the MCP tools. Changes nothing: what is looked at stays as it was.
 """
 
 import asyncio
@@ -16,12 +16,12 @@ import aiohttp
 import msgspec
 
 from holdfast import __version__
-from holdfast.cli.startup import DEMO_MODEL
 from holdfast.config import Settings
 from holdfast.errors import ConfigError
 from holdfast.serving.listeners import is_loopback, resolve
 from holdfast.settings import database_path
 from holdfast.tools.mcp.tools import McpTools
+from holdfast.upstream.demo.upstream import DEMO_MODEL
 from holdfast.upstream.providers import PROVIDERS, Provider, resolve_provider
 from holdfast.web import is_page_built
 
@@ -29,14 +29,14 @@ ANSWER_SECONDS: Final = 3.0
 MCP_SECONDS: Final = 10.0
 _MAX_ANSWER_BYTES: Final = 4_000_000
 
-State = Literal["ok", "warning", "problem"]
+CheckState = Literal["ok", "warning", "problem"]
 
 
 class Check(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One thing that was looked at."""
 
     name: str
-    state: State
+    state: CheckState
     text: str
     fix: str = ""
     """What to do about it."""

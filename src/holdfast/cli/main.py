@@ -5,7 +5,6 @@ in the list below, because the server's libraries take longer to load than `--he
 """
 
 import importlib
-import os
 import sys
 from collections.abc import Callable
 from typing import Annotated, Final, NamedTuple
@@ -16,7 +15,7 @@ from holdfast import __version__
 from holdfast.errors import ConfigError, HoldfastError
 
 
-class Command(NamedTuple):
+class CommandModule(NamedTuple):
     """A command and where it is written."""
 
     name: str
@@ -26,10 +25,10 @@ class Command(NamedTuple):
 
 
 COMMANDS: Final = (
-    Command("serve", "holdfast.cli.commands.serve", "Start the server."),
-    Command("chat", "holdfast.cli.commands.chat", "Talk to the agent, here or on a server."),
-    Command("runs", "holdfast.cli.commands.runs", "List, show, follow and stop runs."),
-    Command("doctor", "holdfast.cli.commands.doctor", "Check the set-up, and say how to mend it."),
+    CommandModule("serve", "holdfast.cli.commands.serve", "Start the server."),
+    CommandModule("chat", "holdfast.cli.commands.chat", "Talk to the agent, here or on a server."),
+    CommandModule("runs", "holdfast.cli.commands.runs", "List, show, follow and stop runs."),
+    CommandModule("doctor", "holdfast.cli.commands.doctor", "Check the set-up, and say how to mend it."),
 )
 
 
@@ -66,10 +65,6 @@ def main() -> None:
         sys.exit(error.exit_code if isinstance(error, ConfigError) else 1)
     except KeyboardInterrupt:
         sys.exit(130)
-    except BrokenPipeError:
-        # The reader of our output has left (`holdfast runs | head`); keep Python from complaining at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(141)
 
 
 def _show_version(wanted: bool) -> None:

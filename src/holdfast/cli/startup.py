@@ -1,12 +1,10 @@
 """What every command does first: read the settings, find a model, make the data directory.
 
-Above: serve, doctor, chat, runs. Below: settings and the table of providers. The process's environment comes in
-here and nowhere else.
+Above: serve, doctor and the server connection. Below: settings and the table of providers.
 """
 
 import http.client
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -16,6 +14,7 @@ import msgspec
 from holdfast.config import Settings
 from holdfast.errors import ConfigError
 from holdfast.settings import Loaded, data_directory, load_settings
+from holdfast.upstream.demo.upstream import DEMO_MODEL
 from holdfast.upstream.providers import PROVIDERS
 
 DEFAULT_MODELS: Final[Mapping[str, str]] = {
@@ -25,7 +24,6 @@ DEFAULT_MODELS: Final[Mapping[str, str]] = {
     "gemini": "gemini-3.8-flash",
 }
 """Which model a provider's key stands for when no model is named; looked for in this order."""
-DEMO_MODEL: Final = "demo"
 OLLAMA_SECONDS: Final = 0.1
 _OLLAMA_ADDRESS: Final = ("127.0.0.1", 11434)
 _MAX_ANSWER_BYTES: Final = 1_000_000
@@ -43,13 +41,12 @@ class Startup(msgspec.Struct, frozen=True, kw_only=True):
     environment: Mapping[str, str]
 
 
-def prepare(flags: Mapping[str, object], config: Path | None) -> Startup:
+def prepare(flags: Mapping[str, object], config: Path | None, environment: Mapping[str, str]) -> Startup:
     """Read everything that a command needs to know.
 
     Raises:
         ConfigError: a setting is wrong, or the data directory cannot be made.
     """
-    environment = dict(os.environ)
     loaded = load(flags, config, environment)
     model, because = choose_model(loaded, environment)
     data_dir = data_directory(environment)

@@ -6,6 +6,7 @@ from holdfast.client.values import (
     Health,
     Model,
     NewRun,
+    PendingApproval,
     Run,
     Session,
     SessionMessage,
@@ -13,7 +14,6 @@ from holdfast.client.values import (
     StoppedRun,
     Tokens,
     ToolUse,
-    WaitingApproval,
 )
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "HoldfastClient",
     "Model",
     "NewRun",
+    "PendingApproval",
     "Run",
     "Session",
     "SessionMessage",
@@ -29,5 +30,4 @@ __all__ = [
     "StoppedRun",
     "Tokens",
     "ToolUse",
-    "WaitingApproval",
 ]

@@ -1,7 +1,7 @@
 """The runs API over HTTP (J1, J2): start, follow, stop, approve and steer runs; sessions, models, health.
 
 A lost connection is not a lost run: what can be asked again without harm is asked again, and a log is read on from
-where it broke off (R7). Above: the terminal. Below: aiohttp. Shows nothing to anybody.
+where it broke off (R7). Above: the terminal. Below: aiohttp and `sse`. Shows nothing to anybody.
 """
 
 import asyncio
@@ -17,7 +17,6 @@ import aiohttp
 import msgspec
 
 from holdfast import __version__
-from holdfast.client.frames import Frame, FrameReader
 from holdfast.client.values import (
     Entry,
     Health,
@@ -32,6 +31,7 @@ from holdfast.client.values import (
 from holdfast.errors import ClientError, ServerRefusedError, ServerUnreachableError
 from holdfast.events import Event, RunEnded
 from holdfast.ids import BEFORE_FIRST, EventNumber
+from holdfast.sse import SseDecoder, SseFrame
 
 ANSWER_SECONDS: Final = 60.0
 """For a plain answer; a stop waits until what there was is saved."""
@@ -39,6 +39,8 @@ CONNECT_SECONDS: Final = 5.0
 SILENCE_SECONDS: Final = 90.0
 """A stream says every 15 s that it lives (server.keepalive_seconds); one that does not is opened anew."""
 PATIENCE_SECONDS: Final = 60.0
+MAX_EVENT_BYTES: Final = 64 * 1024 * 1024
+"""Far above any event; a peer that never ends one must not fill our memory."""
 _TRIES: Final = 3
 _FIRST_WAIT_SECONDS: Final = 0.1
 _LONGEST_WAIT_SECONDS: Final = 3.0
@@ -62,7 +64,7 @@ class _Envelope(msgspec.Struct):
     error: _Said
 
 
-class _Page(msgspec.Struct):
+class _ListBody(msgspec.Struct):
     data: msgspec.Raw
 
 
@@ -76,12 +78,13 @@ _decode_stamp = msgspec.json.Decoder(_Stamp).decode
 class HoldfastClient:
     """One server. Use it as a context manager."""
 
-    def __init__(self, base_url: str, api_key: str = "") -> None:
+    def __init__(self, base_url: str, api_key: str = "", *, max_event_bytes: int = MAX_EVENT_BYTES) -> None:
         self.base_url = base_url.rstrip("/")
         headers = {"User-Agent": f"holdfast/{__version__}"}
         if api_key:
             headers["Authorization"] = f"Bearer {api_key}"
         self._headers = headers
+        self._max_event_bytes = max_event_bytes
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
@@ -157,12 +160,14 @@ class HoldfastClient:
         if after != BEFORE_FIRST:
             headers["Last-Event-ID"] = str(after)
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=SILENCE_SECONDS)
-        frames = FrameReader()
+        decoder = SseDecoder(self._max_event_bytes)
         async with self._open("GET", f"/v1/runs/{_segment(run)}/events", headers=headers, timeout=timeout) as response:
             async for data in response.content.iter_any():
-                for frame in frames.feed(data):
+                for frame in decoder.feed(data):
                     if (entry := _parse_entry(frame)) is not None:
                         yield entry
+                if decoder.overflowed:
+                    raise ClientError("The server sent an event that is too large to be one.")
 
     async def stop(self, run: str) -> StoppedRun:
         """End a run at once; answers with what was kept."""
@@ -221,7 +226,7 @@ class HoldfastClient:
     # HTTP
 
     async def _list(self, path: str, kind: type[T], query: Mapping[str, str | None]) -> list[T]:
-        page = await self._ask("GET", path, _Page, query=query)
+        page = await self._ask("GET", path, _ListBody, query=query)
         return self._parse(page.data, list[kind])  # type: ignore[valid-type]
 
     async def _ask(
@@ -293,15 +298,16 @@ class HoldfastClient:
         return await call()
 
 
-def _parse_entry(frame: Frame) -> Entry | None:
+def _parse_entry(frame: SseFrame) -> Entry | None:
     """The frame's event; None for a kind of event that is newer than this client."""
-    if not frame.id.isdecimal():
+    kind, data, number = frame
+    if not number.isdecimal():
         # The server cannot read the log on: that end is no part of it, so the log is asked for again.
         raise ServerUnreachableError("The server cannot read the run's log now.")
     try:
-        return Entry(EventNumber(int(frame.id)), _decode_event(frame.data), _decode_stamp(frame.data).at)
+        return Entry(EventNumber(int(number)), _decode_event(data), _decode_stamp(data).at)
     except msgspec.ValidationError as error:
-        if frame.event == RunEnded.__struct_config__.tag:
+        if kind == RunEnded.__struct_config__.tag:
             raise ClientError(f"The run has ended in a way that this client does not know ({error}).") from error
         return None
     except msgspec.DecodeError as error:

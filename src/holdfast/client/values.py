@@ -51,7 +51,7 @@ class StartedRun(msgspec.Struct, frozen=True, kw_only=True):
     model: str
 
 
-class WaitingApproval(msgspec.Struct, frozen=True, kw_only=True):
+class PendingApproval(msgspec.Struct, frozen=True, kw_only=True):
     """A call that waits for somebody's word."""
 
     call_id: str
@@ -88,7 +88,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     text: str
     """In a list only its beginning."""
     events: int
-    approvals: list[WaitingApproval] = []
+    approvals: list[PendingApproval] = []
     metadata: dict[str, Any] = {}
     input: list[dict[str, Any]] = []
     """Not in lists."""

@@ -10,7 +10,7 @@ from holdfast.messages import Usage
 from holdfast.outcomes import Outcome, outcome_name
 from holdfast.runs.live import LiveRun
 from holdfast.runs.log.reading import read_transcript
-from holdfast.runs.log.transcript import PendingApproval, Transcript
+from holdfast.runs.log.transcript import Transcript, WaitingApproval
 from holdfast.runs.state import Phase, RunStatus
 from holdfast.store.port import RunLog
 from holdfast.store.records import RunRecord
@@ -75,7 +75,7 @@ class RunView:
         return self._live.recorder.end if self._live is not None else self.record.events
 
     @property
-    def approvals(self) -> Sequence[PendingApproval]:
+    def approvals(self) -> Sequence[WaitingApproval]:
         """The calls that wait for somebody's word."""
         if self._live is None or self._live.state.phase is not Phase.WAITING_APPROVAL:
             return ()

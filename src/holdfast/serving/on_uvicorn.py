@@ -21,7 +21,7 @@ from typing import Any, Final
 
 import msgspec
 import uvicorn
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
@@ -332,7 +332,7 @@ def find_missing_parts() -> list[str]:
         f"RequestResponseCycle.{name}" for name in ("send_500_response",) if not hasattr(RequestResponseCycle, name)
     ]
     try:
-        config = uvicorn.Config(_no_app, log_config=None, lifespan="off")
+        config = uvicorn.Config(_no_app, interface="asgi3", log_config=None, lifespan="off")
         protocol = HttpToolsProtocol(config=config, server_state=ServerState(), app_state={})
         nothing: dict[str, Any] = dict.fromkeys(inspect.signature(RequestResponseCycle).parameters)
         cycle = RequestResponseCycle(**nothing)
@@ -343,7 +343,7 @@ def find_missing_parts() -> list[str]:
     return missing
 
 
-async def _no_app(*_: object) -> None:
+async def _no_app(scope: Scope, receive: Receive, send: Send) -> None:
     raise AssertionError("nothing is served with this")
 
 

@@ -8,11 +8,11 @@ import asyncio
 import contextlib
 import signal
 import socket
-import sys
-from collections.abc import AsyncIterator, Callable, Generator
+from collections.abc import AsyncIterator, Callable
 from typing import Any, Protocol
 
 from holdfast.serving.on_uvicorn import HttpServer
+from holdfast.signals import signals_to
 
 
 class Serving(Protocol):
@@ -52,13 +52,13 @@ async def serve_until_signalled(
     stop, hurry = asyncio.Event(), asyncio.Event()
     http = HttpServer(serving.app)
 
-    def take_signal() -> None:
+    def take_signal(number: signal.Signals) -> None:
         if stop.is_set():
             hurry.set()
             http.force_exit = True
         stop.set()
 
-    with _signals_to(take_signal):
+    with signals_to(take_signal):
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(http.serve(sockets=listeners))
             await http.ready.wait()
@@ -101,23 +101,3 @@ async def _drain(serving: Serving, grace_seconds: float, hurry: asyncio.Event) -
         hurrying.cancel()
     if hurry.is_set():
         await serving.drain(0)
-
-
-@contextlib.contextmanager
-def _signals_to(handler: Callable[[], None]) -> Generator[None]:
-    loop = asyncio.get_running_loop()
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    if sys.platform == "win32":
-        previous = {number: signal.signal(number, lambda *_: loop.call_soon_threadsafe(handler)) for number in numbers}
-    else:
-        for number in numbers:
-            loop.add_signal_handler(number, handler)
-    try:
-        yield
-    finally:
-        if sys.platform == "win32":
-            for number, action in previous.items():
-                signal.signal(number, action)
-        else:
-            for number in numbers:
-                loop.remove_signal_handler(number)

@@ -18,10 +18,11 @@ BUILT_IN_MODELS: Final = ("demo", "chaos")
 _ORIGIN: Final = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#\s]+")
 _HTTP_URL: Final = re.compile(r"https?://[^/?#\s]+[^\s]*")
 
-Problem = tuple[Key, str]
+SettingProblem = tuple[Key, str]
+"""Which setting, and a sentence that says what is wrong with it."""
 
 
-def find_problems(settings: Settings, known_providers: Collection[str] | None) -> Iterator[Problem]:
+def find_problems(settings: Settings, known_providers: Collection[str] | None) -> Iterator[SettingProblem]:
     """Each setting that is wrong, with a sentence that says why."""
     for name, provider in settings.providers.items():
         yield from _provider_problems(name, provider, known_providers)
@@ -39,7 +40,9 @@ def find_problems(settings: Settings, known_providers: Collection[str] | None) -
         yield ("store", "url"), error.message.replace("store.url must", "it must")
 
 
-def _provider_problems(name: str, provider: ProviderSettings, known: Collection[str] | None) -> Iterator[Problem]:
+def _provider_problems(
+    name: str, provider: ProviderSettings, known: Collection[str] | None
+) -> Iterator[SettingProblem]:
     key: Key = ("providers", name)
     if "/" in name or name in BUILT_IN_MODELS:
         yield key, "a provider cannot have this name; models are written provider/model."
@@ -49,7 +52,7 @@ def _provider_problems(name: str, provider: ProviderSettings, known: Collection[
         yield key, f"{name} is not a provider that Holdfast knows, so it needs a base_url{suggest(name, known) or '.'}"
 
 
-def _model_problems(settings: Settings, known: Collection[str]) -> Iterator[Problem]:
+def _model_problems(settings: Settings, known: Collection[str]) -> Iterator[SettingProblem]:
     providers = {*known, *settings.providers}
     named: list[tuple[Key, str]] = [(("fallbacks",), model) for model in settings.fallbacks]
     if settings.model:
@@ -71,7 +74,7 @@ def _model_problems(settings: Settings, known: Collection[str]) -> Iterator[Prob
             yield key, f'there is no provider "{provider}"{advice}'
 
 
-def _mcp_problems(key: Key, server: McpSettings) -> Iterator[Problem]:
+def _mcp_problems(key: Key, server: McpSettings) -> Iterator[SettingProblem]:
     if bool(server.command) == bool(server.url):
         yield key, 'it needs either a command, such as ["npx", "-y", "some-server"], or a url, and not both.'
     elif server.url and not _HTTP_URL.fullmatch(server.url):

@@ -1,6 +1,6 @@
 """Reading holdfast.toml: every key checked where it stands, `${NAME}` replaced from the environment.
 
-Above: load. Below: toml and shape. All mistakes of a file are collected, so that they can be mended in one go.
+Above: load. Below: toml and types. All mistakes of a file are collected, so that they can be mended in one go.
 """
 
 import re

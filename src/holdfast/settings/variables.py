@@ -1,7 +1,7 @@
 """HOLDFAST_* variables: which names there are, and what they set.
 
 HOLDFAST_<TABLE>_<KEY> for every key with a fixed name, and a short name for what is set most.
-Above: load. Below: shape. The environment comes in as a mapping.
+Above: load. Below: types. The environment comes in as a mapping.
 """
 
 from collections.abc import Collection, Iterator, Mapping

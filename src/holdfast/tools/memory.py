@@ -1,6 +1,7 @@
 """What the agent remembers from one conversation to the next, by scope (C14).
 
-Where it is kept is somebody else's business: anything with `remember` and `recall` will do. Below the toolbox.
+Where it is kept is somebody else's business: anything with `remember` and `recall` will do. Above: the
+toolbox. Below: arguments and output; the store, by this port alone.
 """
 
 from collections.abc import Sequence
@@ -18,7 +19,7 @@ MAX_CHARACTERS: Final = 10_000
 MAX_RECALLED: Final = 50
 
 
-class Remembered(Protocol):
+class MemoryItem(Protocol):
     """One thing that is remembered."""
 
     @property
@@ -27,14 +28,14 @@ class Remembered(Protocol):
         ...
 
 
-class Memory(Protocol):
+class LongTermMemory(Protocol):
     """Where it is kept."""
 
-    async def remember(self, scope: str, text: str) -> Remembered:
+    async def remember(self, scope: str, text: str) -> MemoryItem:
         """Keep a text."""
         ...
 
-    async def recall(self, scope: str, query: str, limit: int) -> Sequence[Remembered]:
+    async def recall(self, scope: str, query: str, limit: int) -> Sequence[MemoryItem]:
         """The best matches; with an empty query the newest."""
         ...
 
@@ -58,7 +59,7 @@ _KINDS: Final[dict[str, type[Remember | Recall]]] = {"remember": Remember, "reca
 class MemoryTools:
     """The two tools for memory. What one scope remembers no other can recall."""
 
-    def __init__(self, memory: Memory) -> None:
+    def __init__(self, memory: LongTermMemory) -> None:
         self._memory = memory
         self._specs = tuple(make_spec(name, kind) for name, kind in _KINDS.items())
 

@@ -15,7 +15,7 @@ from holdfast.tools.output import Excerpt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ran:
+class SubprogramResult:
     """How it went."""
 
     output: str
@@ -26,14 +26,14 @@ class Ran:
     """What it wrote to stderr."""
 
 
-async def run_program(
+async def run_subprogram(
     file: str,
     *arguments: str,
     seconds: float,
     max_output_bytes: int,
     given: bytes = b"",
     descriptors: Sequence[int] = (),
-) -> Ran:
+) -> SubprogramResult:
     """Run a program file. It reads all that it is given before it prints. Cancelling ends it.
 
     Raises:
@@ -63,9 +63,9 @@ async def run_program(
             while data := await process.stdout.read(65_536):
                 printed.add(data)
             problem = (await process.stderr.read(2_000)).decode("utf-8", "replace")
-            return Ran(output=printed.text(), code=await process.wait(), problem=problem.strip())
+            return SubprogramResult(output=printed.text(), code=await process.wait(), problem=problem.strip())
     except TimeoutError:
-        return Ran(output=printed.text(), code=None)
+        return SubprogramResult(output=printed.text(), code=None)
     finally:
         if process.returncode is None:
             process.kill()

@@ -1,6 +1,7 @@
 """All tools of an agent as one set, with bounds on what each may say and how long it may take (R10).
 
-Above the tool sets, which it knows by their port alone; below the runs. No tool lives here.
+Above: the composition root, which fills it, and the agent's loop, which sees one set. Below: the tool sets, which it
+knows by their port alone. No tool lives here.
 """
 
 import asyncio

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from holdfast.config import Protocol, ProviderSettings
+from holdfast.config import ProviderSettings, WireProtocol
 from holdfast.errors import ConfigError
 from holdfast.upstream.protocols.chat_completions.encode import ChatQuirks
 from holdfast.upstream.protocols.codec import Codec
@@ -24,7 +24,7 @@ class KnownProvider(msgspec.Struct, frozen=True, kw_only=True):
     """One line of the table."""
 
     base_url: str
-    protocol: Protocol = "chat_completions"
+    protocol: WireProtocol = "chat_completions"
     key_variables: tuple[str, ...] = ()
     """Where its key is looked for, in this order; none: it needs no key."""
     quirks: ChatQuirks = _USUAL
@@ -114,7 +114,7 @@ class Provider:
     """Where and how to ask. Its key and headers never show when it is printed."""
 
     name: str
-    protocol: Protocol
+    protocol: WireProtocol
     base_url: str
     api_key: str = field(default="", repr=False)
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)

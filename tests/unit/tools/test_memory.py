@@ -8,7 +8,7 @@ import pytest
 from holdfast.errors import StoreUnavailableError, ToolError
 from holdfast.ids import RunId, SessionId
 from holdfast.store.port import Store
-from holdfast.tools.memory import Memory, MemoryTools
+from holdfast.tools.memory import LongTermMemory, MemoryTools
 from holdfast.tools.port import ToolContext, ToolResult
 
 
@@ -33,7 +33,7 @@ class Notes:
         return [note for note in self.kept.get(scope, []) if query in note.text][::-1][:limit]
 
 
-async def use(memory: Memory, scope: str, name: str, **arguments: Any) -> ToolResult:
+async def use(memory: LongTermMemory, scope: str, name: str, **arguments: Any) -> ToolResult:
     context = ToolContext(run=RunId("run_1"), session=SessionId("session_1"), memory_scope=scope)
     return await MemoryTools(memory).call(name, arguments, context)
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.json import encode
 
-from holdfast.config import Protocol
+from holdfast.config import WireProtocol
 from holdfast.errors import TransportLostError, UpstreamError
 from holdfast.events import Answered, Delta, ToolCallBegan
 from holdfast.ids import CallId
@@ -74,7 +74,7 @@ def push(decoder: Decoder, pieces: list[bytes]) -> None:
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @settings(max_examples=100, deadline=None)
 @given(pieces=st.lists(st.binary(max_size=80) | st.binary(max_size=40).map(lambda data: b"data: " + data + b"\n\n")))
-def test_random_bytes_never_raise(protocol: Protocol, pieces: list[bytes]) -> None:
+def test_random_bytes_never_raise(protocol: WireProtocol, pieces: list[bytes]) -> None:
     push(CODECS[protocol].make_decoder(CALL), pieces)
     push(ResponsesCodec().make_lenient_decoder(CALL), pieces)
 

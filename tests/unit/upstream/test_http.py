@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from msgspec.structs import replace
 
-from holdfast.config import Protocol
+from holdfast.config import WireProtocol
 from holdfast.errors import ProtocolError, ProviderRefusedError, TransportLostError
 from holdfast.testing import Fault, Reply, ScriptedProvider, stream
 from holdfast.upstream import http
@@ -32,7 +32,7 @@ SECRET = "sk-very-secret-0123456789"
 ONE_TRY = replace(QUICK, retries=0)
 
 
-def upstream_of(provider: ScriptedProvider, protocol: Protocol = "chat_completions", **more: Any) -> HttpUpstream:
+def upstream_of(provider: ScriptedProvider, protocol: WireProtocol = "chat_completions", **more: Any) -> HttpUpstream:
     known = Provider(name="scripted", protocol=protocol, base_url=provider.url, api_key=SECRET, **more)
     return HttpUpstream(known, known.make_codec(), QUICK)
 
@@ -41,7 +41,7 @@ def upstream_of(provider: ScriptedProvider, protocol: Protocol = "chat_completio
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-async def test_the_key_goes_where_the_protocol_wants_it_and_nowhere_else(protocol: Protocol) -> None:
+async def test_the_key_goes_where_the_protocol_wants_it_and_nowhere_else(protocol: WireProtocol) -> None:
     async with ScriptedProvider([STORY]) as provider:
         upstream = upstream_of(provider, protocol, headers={"X-Team": "sailors"})
         await hear(upstream)

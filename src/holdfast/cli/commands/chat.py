@@ -1,52 +1,52 @@
 """`holdfast chat`: a conversation on a terminal, one question on the command line, or one through a pipe (T1).
 
-Above: main. Below: connecting, conversation, following and render. What a run is and how it ends is the server's.
+Above: main. Below: the server connection, and in `terminal` the interactive chat, the run follower and render. What a
+run is and how it ends is the server's.
 """
 
 import asyncio
-import io
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
-from holdfast.cli.connecting import connect, local_data_directory
-from holdfast.cli.terminal.conversation import Conversation
+from holdfast.cli.environment import read_environment
+from holdfast.cli.options import ClientOptions, ConfigOption, NoColorOption, ServerOption
+from holdfast.cli.server_connection import connect
+from holdfast.cli.terminal.console import make_console, take_any_text
+from holdfast.cli.terminal.interactive_chat import InteractiveChat
 from holdfast.cli.terminal.lists import find_newest_session, find_session
 from holdfast.cli.terminal.prompt import Prompt, TerminalAsker, keys_unseen
-from holdfast.cli.terminal.render import JsonView, PlainView, TerminalView, View, make_console
+from holdfast.cli.terminal.render import PlainView, make_view
 from holdfast.cli.terminal.run_follower import (
     Asker,
-    Following,
     Interrupts,
     LeftError,
     NobodyToAsk,
+    RunFollower,
     run_with_signals,
     stop_quietly,
 )
 from holdfast.cli.terminal.wording import EXIT_CODES, LEFT_EXIT_CODE
 from holdfast.client import HoldfastClient, NewRun, Session
 from holdfast.outcomes import outcome_name
+from holdfast.settings import data_directory
 
 GRACE_SECONDS: Final = 30
 """A question on the command line dies with its command, but not with a connection that comes back."""
 HISTORY_NAME: Final = "chat_history"
+"""What was typed is kept on this machine, whichever server it was typed to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChatOptions:
+class ChatOptions(ClientOptions):
     """What the command line says."""
 
     resume: str | None
     newest: bool
     model: str | None
     system: str | None
-    server: str | None
-    config: Path | None
-    as_json: bool
-    no_color: bool
 
 
 def chat(
@@ -55,13 +55,10 @@ def chat(
     newest: Annotated[bool, typer.Option("--continue", help="Go on with the last session.")] = False,
     model: Annotated[str | None, typer.Option(help="provider/model, or a name of the server's.")] = None,
     system: Annotated[str | None, typer.Option(help="Instructions on top of the agent's own.")] = None,
-    server: Annotated[
-        str | None,
-        typer.Option(help="Server; else HOLDFAST_SERVER, else one that runs here, else an agent of its own."),
-    ] = None,
-    config: Annotated[Path | None, typer.Option(help="Settings file; else ./holdfast.toml.")] = None,
+    server: ServerOption = None,
+    config: ConfigOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Events as lines of JSON, and a summary.")] = False,
-    no_color: Annotated[bool, typer.Option("--no-color", help="No colours.")] = False,
+    no_color: NoColorOption = False,
 ) -> None:
     """Talk to the agent, here or on a server.
 
@@ -75,15 +72,13 @@ def chat(
         newest=newest,
         model=model,
         system=system,
+        environment=read_environment(),
         server=server,
         config=config,
         as_json=as_json,
         no_color=no_color,
     )
-    for stream in (sys.stdin, sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            # A text that a terminal or a pipe cannot take should still be shown, as far as it can.
-            stream.reconfigure(errors="replace")
+    take_any_text(sys.stdin, sys.stdout, sys.stderr)
     question = _read_question(words or [], as_json=as_json)
     if question is None:
         code = run_with_signals(lambda interrupts: _converse(options, interrupts))
@@ -107,7 +102,7 @@ def _read_question(words: list[str], *, as_json: bool) -> str | None:
 
 
 async def _answer_once(options: ChatOptions, question: str, interrupts: Interrupts) -> int:
-    async with connect(options.server, options.config, model=options.model) as connection:
+    async with connect(options, model=options.model) as connection:
         client = connection.client
         session = await _find_session(client, options)
         new = NewRun(
@@ -117,12 +112,12 @@ async def _answer_once(options: ChatOptions, question: str, interrupts: Interrup
             instructions=options.system,
             on_disconnect=GRACE_SECONDS,
         )
-        view, asker = _make_view(options), _make_asker()
+        view, asker = make_view(options), _make_asker()
         with interrupts.held():
             run = (await client.start_run(new)).run_id
             try:
                 with keys_unseen():
-                    transcript = await Following(client, run, view, interrupts, asker=asker).to_end()
+                    transcript = await RunFollower(client, run, view, interrupts, asker=asker).to_end()
             except LeftError:
                 await stop_quietly(client, run)
                 return LEFT_EXIT_CODE
@@ -137,14 +132,14 @@ async def _answer_once(options: ChatOptions, question: str, interrupts: Interrup
 
 
 async def _converse(options: ChatOptions, interrupts: Interrupts) -> int:
-    console = make_console(no_color=options.no_color)
-    async with connect(options.server, options.config, model=options.model) as connection:
+    console = make_console(options)
+    async with connect(options, model=options.model) as connection:
         session = await _find_session(connection.client, options)
-        conversation = Conversation(
+        conversation = InteractiveChat(
             connection, console, interrupts, TerminalAsker(), model=options.model, system=options.system
         )
-        prompt = Prompt(local_data_directory() / HISTORY_NAME, conversation.suggest, no_color=options.no_color)
-        return await conversation.talk(prompt, session)
+        history = data_directory(options.environment) / HISTORY_NAME
+        return await conversation.talk(Prompt(history, conversation.suggest, no_color=options.no_color), session)
 
 
 async def _tell_who_answered(client: HoldfastClient, asked: str, answered: str) -> None:
@@ -158,15 +153,6 @@ async def _find_session(client: HoldfastClient, options: ChatOptions) -> Session
     if options.resume is not None:
         return await find_session(client, options.resume)
     return await find_newest_session(client) if options.newest else None
-
-
-def _make_view(options: ChatOptions) -> View:
-    notes = make_console(stderr=True, no_color=options.no_color)
-    if options.as_json:
-        return JsonView(sys.stdout, notes)
-    if sys.stdout.isatty():
-        return TerminalView(make_console(no_color=options.no_color))
-    return PlainView(sys.stdout, notes)
 
 
 def _make_asker() -> Asker:

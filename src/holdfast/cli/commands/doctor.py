@@ -1,13 +1,12 @@
 """`holdfast doctor`: is everything in order, and if not, what to do (T2).
 
-Above: main. Below: checks and startup. Shows what the checks found; looks at nothing itself.
+Above: main. Below: checks, startup and console. Shows what the checks found; looks at nothing itself.
 """
 
 import asyncio
-import io
 import logging
-import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -17,7 +16,7 @@ import typer
 from holdfast import __version__
 from holdfast.cli.checks import (
     Check,
-    State,
+    CheckState,
     check_address,
     check_mcp,
     check_model,
@@ -26,12 +25,15 @@ from holdfast.cli.checks import (
     check_store,
     check_workspace,
 )
+from holdfast.cli.environment import read_environment
+from holdfast.cli.options import ConfigOption
 from holdfast.cli.startup import choose_model, load
+from holdfast.cli.terminal.console import print_json, take_any_text
 from holdfast.errors import ConfigError
 from holdfast.settings import data_directory
 
-_MARKS: Final[dict[State, str]] = {"ok": "✓", "warning": "!", "problem": "✗"}
-_COLOURS: Final[dict[State, str]] = {"ok": "green", "warning": "yellow", "problem": "red"}
+_MARKS: Final[dict[CheckState, str]] = {"ok": "✓", "warning": "!", "problem": "✗"}
+_COLOURS: Final[dict[CheckState, str]] = {"ok": "green", "warning": "yellow", "problem": "red"}
 
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,23 +45,22 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def doctor(
-    config: Annotated[Path | None, typer.Option(help="Settings file; else ./holdfast.toml.")] = None,
+    config: ConfigOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
     """Check the set-up, and say how to mend it."""
     # What the parts would log while they are looked at is what the checks say.
     logging.basicConfig(handlers=[logging.NullHandler()])
-    checks = asyncio.run(_look(config))
+    checks = asyncio.run(_look(config, read_environment()))
     diagnosis = Diagnosis(ok=all(check.state != "problem" for check in checks), version=__version__, checks=checks)
     if as_json:
-        typer.echo(msgspec.json.format(msgspec.json.encode(diagnosis), indent=2))
+        print_json(diagnosis)
     else:
         _show(diagnosis)
     raise typer.Exit(0 if diagnosis.ok else 1)
 
 
-async def _look(config: Path | None) -> list[Check]:
-    environment = dict(os.environ)
+async def _look(config: Path | None, environment: Mapping[str, str]) -> list[Check]:
     try:
         loaded = load({}, config, environment)
     except ConfigError as error:
@@ -82,9 +83,7 @@ async def _look(config: Path | None) -> list[Check]:
 
 
 def _show(diagnosis: Diagnosis) -> None:
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        # A terminal that cannot show the marks should still show the words.
-        sys.stdout.reconfigure(errors="replace")
+    take_any_text(sys.stdout)
     width = max(len(check.name) for check in diagnosis.checks)
     for check in diagnosis.checks:
         mark = typer.style(_MARKS[check.state], fg=_COLOURS[check.state])

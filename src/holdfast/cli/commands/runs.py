@@ -1,32 +1,30 @@
 """`holdfast runs`: list them, look at one, follow one, stop one (T2).
 
-Above: main. Below: connecting, following, render and lists. A word and a run's id rather than commands of its own, so
-that every option may stand anywhere.
+Above: main. Below: the server connection, and in `terminal` the run follower, render and lists. A word and a run's id
+rather than commands of its own, so that every option may stand anywhere.
 """
 
-import io
 import sys
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, assert_never
+from typing import Annotated, Literal, assert_never
 
 import msgspec
 import typer
 
-from holdfast.cli.connecting import connect
+from holdfast.cli.environment import read_environment
+from holdfast.cli.options import ClientOptions, ConfigOption, NoColorOption, ServerOption
+from holdfast.cli.server_connection import connect
+from holdfast.cli.terminal.console import Console, make_console, print_json, take_any_text
 from holdfast.cli.terminal.lists import describe_times, find_run, print_runs
-from holdfast.cli.terminal.render import JsonView, PlainView, TerminalView, View, make_console
-from holdfast.cli.terminal.run_follower import Following, Interrupts, LeftError, run_with_signals
+from holdfast.cli.terminal.render import make_view
+from holdfast.cli.terminal.run_follower import Interrupts, LeftError, RunFollower, run_with_signals
 from holdfast.cli.terminal.wording import EXIT_CODES, LEFT_EXIT_CODE, STYLES, describe_usage, seconds, visible
 from holdfast.client import HoldfastClient, Run
 from holdfast.ids import EventNumber
 from holdfast.outcomes import outcome_name
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
 Action = Literal["list", "show", "tail", "stop"]
-Status = Literal[
+StatusFilter = Literal[
     "queued",
     "running",
     "waiting_approval",
@@ -39,7 +37,7 @@ Status = Literal[
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunsOptions:
+class RunsOptions(ClientOptions):
     """What the command line says."""
 
     action: Action
@@ -48,24 +46,19 @@ class RunsOptions:
     session: str | None
     limit: int
     after: int
-    as_json: bool
-    no_color: bool
 
 
 def runs(
     action: Annotated[Action, typer.Argument(help="What to do.")] = "list",
     run: Annotated[str | None, typer.Argument(help='A run\'s id, or "last".')] = None,
-    status: Annotated[Status | None, typer.Option(help="list: only these.")] = None,
+    status: Annotated[StatusFilter | None, typer.Option(help="list: only these.")] = None,
     session: Annotated[str | None, typer.Option(help="list: only this session's.")] = None,
     limit: Annotated[int, typer.Option(min=1, max=200, help="list: at most so many.")] = 20,
     after: Annotated[int, typer.Option(min=-1, help="tail: begin after this event.")] = -1,
-    server: Annotated[
-        str | None,
-        typer.Option(help="Server; else HOLDFAST_SERVER, else one that runs here, else an agent of its own."),
-    ] = None,
-    config: Annotated[Path | None, typer.Option(help="Settings file; else ./holdfast.toml.")] = None,
+    server: ServerOption = None,
+    config: ConfigOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
-    no_color: Annotated[bool, typer.Option("--no-color", help="No colours.")] = False,
+    no_color: NoColorOption = False,
 ) -> None:
     """See what the agent has done and is doing; tail follows a run like tail -f, over restarts of the server too.
 
@@ -82,15 +75,16 @@ def runs(
         session=session,
         limit=limit,
         after=after,
+        environment=read_environment(),
+        server=server,
+        config=config,
         as_json=as_json,
         no_color=no_color,
     )
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")
+    take_any_text(sys.stdout, sys.stderr)
 
     async def work(interrupts: Interrupts) -> int:
-        async with connect(server, config) as connection:
+        async with connect(options) as connection:
             return await _act(connection.client, options, interrupts)
 
     raise typer.Exit(run_with_signals(work))
@@ -114,9 +108,9 @@ async def _act(client: HoldfastClient, options: RunsOptions, interrupts: Interru
 async def _list(client: HoldfastClient, options: RunsOptions) -> int:
     found = await client.list_runs(status=options.status, session=options.session, limit=options.limit)
     if options.as_json:
-        _print_json(found)
+        print_json(found)
     elif found:
-        print_runs(make_console(no_color=options.no_color), found)
+        print_runs(make_console(options), found)
     else:
         typer.echo(
             "There are no such runs." if options.status or options.session else "There are no runs yet.", err=True
@@ -127,24 +121,24 @@ async def _list(client: HoldfastClient, options: RunsOptions) -> int:
 async def _show(client: HoldfastClient, run: str, options: RunsOptions) -> int:
     found = await client.get_run(run)
     if options.as_json:
-        _print_json(found)
+        print_json(found)
     else:
-        _print_run(make_console(no_color=options.no_color), found)
+        _print_run(make_console(options), found)
     return 0
 
 
 async def _tail(client: HoldfastClient, run: str, options: RunsOptions, interrupts: Interrupts) -> int:
-    following = Following(
+    follower = RunFollower(
         client,
         run,
-        _make_view(options),
+        make_view(options),
         interrupts,
         on_interrupt="leave",
         shown_after=EventNumber(options.after),
         patience_seconds=None,
     )
     try:
-        transcript = await following.to_end()
+        transcript = await follower.to_end()
     except LeftError:
         return LEFT_EXIT_CODE
     assert transcript.outcome is not None, "a run that was followed to its end has an outcome"
@@ -154,7 +148,7 @@ async def _tail(client: HoldfastClient, run: str, options: RunsOptions, interrup
 async def _stop(client: HoldfastClient, run: str, options: RunsOptions) -> int:
     stopped = await client.stop(run)
     if options.as_json:
-        _print_json(stopped)
+        print_json(stopped)
     elif stopped.stopped:
         typer.echo(f"Run {run} is stopped; {len(stopped.text)} characters of its answer are kept.")
     else:
@@ -162,23 +156,14 @@ async def _stop(client: HoldfastClient, run: str, options: RunsOptions) -> int:
     return 0
 
 
-def _make_view(options: RunsOptions) -> View:
-    notes = make_console(stderr=True, no_color=options.no_color)
-    if options.as_json:
-        return JsonView(sys.stdout, notes)
-    if sys.stdout.isatty():
-        return TerminalView(make_console(no_color=options.no_color))
-    return PlainView(sys.stdout, notes)
-
-
-def _print_run(console: "Console", run: Run) -> None:
-    def field(name: str, value: str, style: str | None = None) -> None:
-        console.out(f"{name:<9}", end="", style="dim", highlight=False)
-        console.out(visible(value), style=style, highlight=False)
+def _print_run(console: Console, run: Run) -> None:
+    def field(name: str, value: str, style: str = "") -> None:
+        console.write(f"{name:<9}", "dim")
+        console.write_line(visible(value), style)
 
     field("run", run.id)
     field("session", run.session_id)
-    field("status", f"{run.status} ({run.reason})" if run.reason else run.status, STYLES.get(run.status))
+    field("status", f"{run.status} ({run.reason})" if run.reason else run.status, STYLES.get(run.status, ""))
     if run.message and run.outcome != "completed":
         field("", run.message)
     field("time", describe_times(run))
@@ -188,13 +173,9 @@ def _print_run(console: "Console", run: Run) -> None:
         field("waits", f"{approval.tool} {approval.arguments} needs approval", "magenta")
     for tool in run.tools:
         took = f", {seconds(tool.seconds)}" if tool.seconds is not None else ""
-        field("tool", f"{tool.label or tool.tool}: {tool.status}{took}", "red" if tool.status == "failed" else None)
+        field("tool", f"{tool.label or tool.tool}: {tool.status}{took}", "red" if tool.status == "failed" else "")
     for message in run.input:
         content = message.get("content")
         text = content if isinstance(content, str) else msgspec.json.encode(content).decode()
         field(str(message.get("role", "")), text)
     field("answer", run.text)
-
-
-def _print_json(value: object) -> None:
-    typer.echo(msgspec.json.format(msgspec.json.encode(value), indent=2))

@@ -1,21 +1,21 @@
 """`holdfast serve`: start the server, say where it is, run it until a signal.
 
-Above: main. Below: startup, addresses, serving and the composition root. Nothing about requests lives here.
+Above: main. Below: startup, `serving` and the composition root. Nothing about requests lives here.
 """
 
 import asyncio
 import gc
 import logging
-import os
 import sys
-from collections.abc import Callable
-from pathlib import Path
 from typing import Annotated, Final, Literal
 
 import typer
+import uvloop
 
+from holdfast.cli.environment import read_environment
+from holdfast.cli.options import ConfigOption
 from holdfast.cli.startup import Startup, prepare
-from holdfast.config import Dialect
+from holdfast.config import DialectName
 from holdfast.errors import ConfigError
 from holdfast.server import open_server
 from holdfast.serving.listeners import make_url, open_listeners, require_key, resolve
@@ -35,19 +35,19 @@ def serve(
         str | None, typer.Option(help="Address to listen on; others than loopback need an API key.")
     ] = None,
     port: Annotated[int | None, typer.Option(help="Port to listen on; 0 takes a free one.")] = None,
-    config: Annotated[Path | None, typer.Option(help="Settings file; else ./holdfast.toml.")] = None,
+    config: ConfigOption = None,
     model: Annotated[str | None, typer.Option(help="provider/model of the default agent.")] = None,
-    dialect: Annotated[Dialect | None, typer.Option(help="Whose names are used on the wire.")] = None,
+    dialect: Annotated[DialectName | None, typer.Option(help="Whose names are used on the wire.")] = None,
     chaos: Annotated[bool, typer.Option("--chaos", help="Add a model that fails on request, to test clients.")] = False,
     log_level: Annotated[LogLevel, typer.Option(help="How much is written to standard error.")] = "warning",
 ) -> None:
     """Start the server."""
     flags = {"server.host": host, "server.port": port, "server.dialect": dialect, "model": model}
-    startup = prepare(flags, config)
+    startup = prepare(flags, config, read_environment())
     if startup.settings.model.partition("/")[0] == "chaos" and not chaos:
         raise ConfigError(f"The model {startup.settings.model} is there only with --chaos.")
     _log_to_stderr(log_level)
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_serve(startup, chaos=chaos))
 
 
@@ -103,11 +103,3 @@ def _log_to_stderr(level: LogLevel) -> None:
     logging.basicConfig(
         level=level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
-    if os.name == "nt":
-        return asyncio.new_event_loop
-    import uvloop
-
-    return uvloop.new_event_loop

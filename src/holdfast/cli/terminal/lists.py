@@ -1,19 +1,16 @@
 """Runs and sessions as lines on a terminal, and finding one by what a person remembers of it (T1, T2).
 
-Above: chat and runs. Below: the client and wording.
+Above: runs and the interactive chat. Below: the client, console and wording.
 """
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from holdfast.cli.terminal.console import Console
 from holdfast.cli.terminal.wording import STYLES, cut, seconds, visible
 from holdfast.client import HoldfastClient, Run, Session
 from holdfast.errors import ClientError, ServerRefusedError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from rich.console import Console
 
 NEWEST: Final = "last"
 """Stands for the newest run, wherever a run's id is asked for."""
@@ -21,29 +18,29 @@ _PREVIEW_CHARACTERS: Final = 100
 _LEAST_PREVIEW: Final = 10
 
 
-def print_runs(console: "Console", runs: "Sequence[Run]") -> None:
+def print_runs(console: Console, runs: Sequence[Run]) -> None:
     """A line for each run."""
     rows = [(run.id, _state(run), _when(run.created_at), _took(run), _tokens(run), visible(run.model)) for run in runs]
     widths = [max(len(row[column]) for row in rows) for column in range(6)] if rows else []
     for run, row in zip(runs, rows, strict=True):
         cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
-        console.out(cells[0], end="  ", highlight=False)
-        console.out(cells[1], end="  ", style=STYLES.get(run.status), highlight=False)
+        console.write(f"{cells[0]}  ")
+        console.write(f"{cells[1]}  ", STYLES.get(run.status, ""))
         line = "  ".join(cells[2:])
         room = console.width - sum(widths) - 2 * len(widths) if console.is_terminal else _PREVIEW_CHARACTERS
         preview = cut(visible(run.text), room) if room >= _LEAST_PREVIEW else ""
-        console.out(f"{line}  {preview}".rstrip(), style="dim" if console.is_terminal else None, highlight=False)
+        console.write_line(f"{line}  {preview}".rstrip(), "dim")
 
 
-def print_sessions(console: "Console", sessions: "Sequence[Session]") -> None:
+def print_sessions(console: Console, sessions: Sequence[Session]) -> None:
     """A line for each session."""
     width = max((len(visible(session.id)) for session in sessions), default=0)
     for session in sessions:
         count = f"{session.runs} run" + ("" if session.runs == 1 else "s")
         going = ", one going on" if session.active_run else ""
         title = cut(visible(session.title), _PREVIEW_CHARACTERS)
-        console.out(f"{visible(session.id):<{width}}  ", end="", highlight=False)
-        console.out(f"{_when(session.updated_at)}  {count}{going}  {title}", style="dim", highlight=False)
+        console.write(f"{visible(session.id):<{width}}  ")
+        console.write_line(f"{_when(session.updated_at)}  {count}{going}  {title}", "dim")
 
 
 def _state(run: Run) -> str:

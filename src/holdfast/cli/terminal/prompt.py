@@ -1,10 +1,11 @@
 """Where a person types: lines with history and completion, and questions of one key (T1).
 
-Above: conversation. Below: prompt_toolkit, which is loaded only here and only when somebody types.
+Above: chat and the interactive chat. Below: prompt_toolkit, which is loaded only here and only when somebody types.
 """
 
 import os
 import sys
+import termios
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from pathlib import Path
@@ -175,11 +176,9 @@ def _make_private(path: Path) -> None:
 @contextmanager
 def keys_unseen() -> Generator[None]:
     """While an answer streams, keys are not echoed into it; what was typed is there at the next prompt."""
-    if sys.platform == "win32" or not sys.stdin.isatty():
+    if not sys.stdin.isatty():
         yield
         return
-    import termios
-
     descriptor = sys.stdin.fileno()
     before = termios.tcgetattr(descriptor)
     silent = [*before]

@@ -1,14 +1,16 @@
 """A run's events on a terminal, through a pipe, or as JSON lines (T1): each a fold of the log that writes as it goes.
 
-`TerminalView` is for people, `PlainView` for `holdfast chat | program`, `JsonView` for programs. Above: chat and runs.
-Below: wording and rich. Asks nobody anything and talks to no server.
+`TerminalView` is for people, `PlainView` for `holdfast chat | program`, `JsonView` for programs. Above: chat, runs and
+the run follower. Below: wording and console. Asks nobody anything and talks to no server.
 """
 
 import sys
-from typing import TYPE_CHECKING, Any, Final, Protocol, TextIO
+from typing import Any, Final, Protocol, TextIO
 
 import msgspec
 
+from holdfast.cli.options import ClientOptions
+from holdfast.cli.terminal.console import Console, fit_cells, make_console
 from holdfast.cli.terminal.wording import Line, describe, describe_ending, describe_usage, seconds, visible
 from holdfast.client import Entry
 from holdfast.clock import Clock, SystemClock
@@ -26,9 +28,6 @@ from holdfast.events import (
 )
 from holdfast.outcomes import outcome_message, outcome_name, outcome_reason
 from holdfast.runs.log.transcript import Transcript
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 FRAMES: Final = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 FRAME_SECONDS: Final = 0.1
@@ -60,7 +59,7 @@ class View(Protocol):
 class TerminalView:
     """For a person: text as it comes, reasoning dimmed, a line for each tool, a spinner while something is awaited."""
 
-    def __init__(self, console: "Console", clock: Clock | None = None) -> None:
+    def __init__(self, console: Console, clock: Clock | None = None) -> None:
         self.transcript = Transcript()
         self._console = console
         self._clock = clock or SystemClock()
@@ -122,19 +121,14 @@ class TerminalView:
 
     def tick(self) -> None:
         """Turn the spinner."""
-        if not self._waiting_for or not self._at_line_start or not self._console.is_terminal:
+        if not self._waiting_for or not self._at_line_start or not self._console.can_redraw:
             return
-        if self._console.is_dumb_terminal:
-            return
-        from rich.text import Text
-
         waited = self._clock.monotonic() - self._waiting_since
         frame = FRAMES[int(waited / FRAME_SECONDS) % len(FRAMES)]
-        # The width is read anew each time: the window may have been resized. A line that wrapped could not be erased.
-        label = Text(" ".join(visible(self._waiting_for).split()))
-        label.truncate(max(1, self._console.width - 16), overflow="ellipsis")
+        # A line that wrapped could not be erased.
+        label = fit_cells(" ".join(visible(self._waiting_for).split()), max(1, self._console.width - 16))
         self._hide_spinner()
-        self._style(f"{frame} {label.plain} {seconds(waited) if waited >= 1 else ''}", "cyan")
+        self._console.write(f"{frame} {label} {seconds(waited) if waited >= 1 else ''}", "cyan")
         self._spinner_shown = True
 
     def _wait_for(self, what: str) -> None:
@@ -144,7 +138,7 @@ class TerminalView:
 
     def _hide_spinner(self) -> None:
         if self._spinner_shown:
-            self._console.file.write("\r\x1b[2K")
+            self._console.erase_line()
             self._spinner_shown = False
 
     def _write_text(self, text: str) -> None:
@@ -160,19 +154,14 @@ class TerminalView:
         self._wait_for("")
         self._in_reasoning = True
         shown = visible(text)
-        self._style(shown, "dim italic")
+        self._console.write(shown, "dim italic")
         self._at_line_start = shown.endswith("\n") or (not shown and self._at_line_start)
 
     def _write(self, text: str) -> None:
         """The answer itself: as it is, so that a copy of the screen is a copy of the text."""
         if text:
-            self._console.file.write(text)
-            self._console.file.flush()
+            self._console.write(text)
             self._at_line_start = text.endswith("\n")
-
-    def _style(self, text: str, style: str) -> None:
-        self._console.out(text, style=style, highlight=False, end="")
-        self._console.file.flush()
 
     def _begin_line(self) -> None:
         self._hide_spinner()
@@ -184,13 +173,13 @@ class TerminalView:
         if line is None or not line.text:
             return
         self._begin_line()
-        self._style(f"{visible(line.text)}\n", line.style)
+        self._console.write_line(visible(line.text), line.style)
 
 
 class PlainView:
     """For a pipe: the answer and nothing else on one stream, everything a person should know on the other."""
 
-    def __init__(self, answer: TextIO, notes: "Console") -> None:
+    def __init__(self, answer: TextIO, notes: Console) -> None:
         self.transcript = Transcript()
         self._answer = answer
         self._notes = notes
@@ -237,13 +226,13 @@ class PlainView:
 
     def _say(self, line: Line | None) -> None:
         if line is not None and line.text:
-            self._notes.out(visible(line.text), style=line.style, highlight=False)
+            self._notes.write_line(visible(line.text), line.style)
 
 
 class JsonView:
     """For a program: every event as a line of JSON, and at the end a line that sums up."""
 
-    def __init__(self, output: TextIO, notes: "Console") -> None:
+    def __init__(self, output: TextIO, notes: Console) -> None:
         self.transcript = Transcript()
         self._output = output
         self._notes = notes
@@ -261,7 +250,7 @@ class JsonView:
 
     def note(self, text: str) -> None:
         """Say something that is not in the log: not to the program."""
-        self._notes.out(visible(text), style="dim", highlight=False)
+        self._notes.write_line(visible(text), "dim")
 
     def tick(self) -> None:
         """Nothing moves in a pipe."""
@@ -293,20 +282,11 @@ def summarise(transcript: Transcript) -> dict[str, Any]:
     }
 
 
-def make_console(*, stderr: bool = False, no_color: bool = False) -> "Console":
-    """The terminal, as rich sees it."""
-    from rich.console import Console
-
-    class PipedConsole(Console):
-        """rich would end the process here, from inside whatever is going on; the command is to end in order."""
-
-        def on_broken_pipe(self) -> None:
-            raise BrokenPipeError
-
-    return PipedConsole(
-        file=sys.stderr if stderr else sys.stdout,
-        color_system=None if no_color else "auto",
-        highlight=False,
-        emoji=False,
-        markup=False,
-    )
+def make_view(options: ClientOptions) -> View:
+    """The view for whoever reads standard output."""
+    notes = make_console(options, stderr=True)
+    if options.as_json:
+        return JsonView(sys.stdout, notes)
+    if sys.stdout.isatty():
+        return TerminalView(make_console(options))
+    return PlainView(sys.stdout, notes)

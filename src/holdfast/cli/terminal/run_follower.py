@@ -1,6 +1,6 @@
 """Following a run to its end: what comes is shown, Ctrl-C is heard, approvals are asked for (T1, R5, R12).
 
-Above: chat and runs. Below: the client and a view. Knows neither prompts nor sessions.
+Above: chat, runs and the interactive chat. Below: the client, signals and a view. Knows neither prompts nor sessions.
 """
 
 import asyncio
@@ -17,6 +17,7 @@ from holdfast.errors import ClientError, HoldfastError, ServerRefusedError
 from holdfast.events import ApprovalAnswered, ApprovalAsked, RunEnded
 from holdfast.ids import BEFORE_FIRST, EventNumber
 from holdfast.runs.log.transcript import Transcript
+from holdfast.signals import signals_to
 
 STOP_SECONDS: Final = 3.0
 """How long leaving may take because a run is still to be stopped."""
@@ -82,7 +83,7 @@ class NobodyToAsk:
         return False
 
 
-class Following:
+class RunFollower:
     """One run on its way to its end."""
 
     def __init__(
@@ -227,35 +228,15 @@ async def _with_signals(main: Callable[[Interrupts], Coroutine[Any, Any, int]]) 
     loop = asyncio.get_running_loop()
     ended_by = 0
 
-    def end(number: int) -> None:
+    def end(number: signal.Signals) -> None:
         nonlocal ended_by
         ended_by = number
         working.cancel()
 
     interrupts = Interrupts(lambda: end(signal.SIGINT))
     working = loop.create_task(main(interrupts))
-    with _signals(interrupts.hit, end):
+    with signals_to(lambda _: interrupts.hit(), (signal.SIGINT,)), signals_to(end, (signal.SIGTERM, signal.SIGHUP)):
         await asyncio.wait([working])
     if working.cancelled():
         return 128 + ended_by
     return working.result()
-
-
-@contextmanager
-def _signals(interrupt: Callable[[], None], end: Callable[[int], None]) -> Generator[None]:
-    loop = asyncio.get_running_loop()
-    if sys.platform == "win32":
-        previous = signal.signal(signal.SIGINT, lambda *_: loop.call_soon_threadsafe(interrupt))
-        try:
-            yield
-        finally:
-            signal.signal(signal.SIGINT, previous)
-        return
-    loop.add_signal_handler(signal.SIGINT, interrupt)
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        loop.add_signal_handler(number, end, number)
-    try:
-        yield
-    finally:
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            loop.remove_signal_handler(number)

@@ -1,6 +1,6 @@
 """What a terminal says about a run's events, in a line each (T1): pure functions from events to words.
 
-Above: render and runs. Below: the vocabulary and the client's values. Writes nothing.
+Above: render, lists, prompt and the commands. Below: the vocabulary and the client's values. Writes nothing.
 """
 
 from typing import Final, NamedTuple, assert_never

@@ -32,7 +32,7 @@ from holdfast.turns import TurnFold
 
 
 @dataclass(frozen=True, slots=True)
-class PendingApproval:
+class WaitingApproval:
     """A call that waits for somebody's word (R12)."""
 
     call_id: CallId
@@ -76,7 +76,7 @@ class Transcript:
         self.tools: list[ToolStarted] = []
         """Server tools that began, in order."""
         self.results: dict[CallId, ToolFinished] = {}
-        self.approvals: dict[CallId, PendingApproval] = {}
+        self.approvals: dict[CallId, WaitingApproval] = {}
         self.warnings: list[str] = []
         self._messages: list[Message] = []
         self._turn: TurnFold | None = None
@@ -142,7 +142,7 @@ class Transcript:
                     ToolMessage(call_id=event.call_id, name=event.name, output=event.output, failed=event.failed)
                 )
             case ApprovalAsked():
-                self.approvals[event.call_id] = PendingApproval(
+                self.approvals[event.call_id] = WaitingApproval(
                     event.call_id, event.name, event.arguments, at + event.seconds
                 )
             case ApprovalAnswered():

@@ -1,7 +1,7 @@
 """Walking a tree and searching its files: used by the file tools, and run by them as a program of its own.
 
 A regular expression can take for ever, and while it does Python runs nothing else; so the searching is done in a
-process that can be killed (see programs.py). This module therefore imports only the standard library.
+process that can be killed (see tools/subprograms.py). This module therefore imports only the standard library.
 """
 
 import json

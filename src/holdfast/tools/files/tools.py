@@ -22,7 +22,7 @@ from holdfast.tools.files import search
 from holdfast.tools.files.workspace import Workspace
 from holdfast.tools.output import cut
 from holdfast.tools.port import ToolContext, ToolResult
-from holdfast.tools.subprograms import run_program
+from holdfast.tools.subprograms import run_subprogram
 from holdfast.tools.threads import in_thread
 
 MAX_FILE_BYTES: Final = 10_000_000
@@ -234,7 +234,7 @@ class FileTools:
             "max_matches": asked.max_matches,
         }
         try:
-            ran = await run_program(
+            ran = await run_subprogram(
                 search.__file__,
                 json.dumps(question),
                 seconds=self._search_seconds,

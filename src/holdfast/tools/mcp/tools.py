@@ -1,7 +1,7 @@
 """The tools of MCP servers, named mcp__<server>__<tool>.
 
-A server that is slow, broken or gone is just a set without tools: it holds up neither the start nor a request. Above
-mcp_server, below the toolbox.
+A server that is slow, broken or gone is just a set without tools: it holds up neither the start nor a request. Above:
+the toolbox. Below: server and content.
 """
 
 import asyncio

@@ -1,38 +1,43 @@
 """Getting a page: connections that only go where they may, redirects, and what of the body is text.
 
 The address that is checked is the address that is connected to: the check sits where the socket is made, so neither a
-spelling, a redirect nor a name that changes its mind gets around it. Loaded by web.py at its first call: the HTTP
-client takes longer to import than the whole server.
+spelling, a redirect nor a name that changes its mind gets around it. The HTTP client is imported at the first page, in
+a thread, because it takes longer to import than the whole server. Above: the web tool. Below: addresses, html_text.
 """
 
+import asyncio
+import importlib
 import re
 import socket
 from collections.abc import Callable, Iterable
-from typing import Any, Final
-
-import aiohttp
-from yarl import URL
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 from holdfast import __version__
 from holdfast.errors import ToolError
-from holdfast.tools.subprograms import run_program
-from holdfast.tools.web import html_text
+from holdfast.tools.subprograms import run_subprogram
 from holdfast.tools.web.addresses import is_public
+
+if TYPE_CHECKING:
+    from aiohttp import ClientResponse, ClientSession
+    from yarl import URL
 
 CONNECT_SECONDS: Final = 10.0
 MAX_REDIRECTS: Final = 5
 USER_AGENT: Final = f"Holdfast/{__version__} (fetch_url)"
 _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
-_TEXTUAL: Final = re.compile(
-    r"text/.*|application/(.*[+.-])?(json|xml|javascript|ecmascript|yaml|toml|x-ndjson|jsonl?)"
-)
+_TEXTUAL: Final = r"text/.*|application/(.*[+.-])?(json|xml|javascript|ecmascript|yaml|toml|x-ndjson|jsonl?)"
 _HTML: Final = frozenset({"text/html", "application/xhtml+xml"})
-_META_CHARSET: Final = re.compile(rb"""<meta[^>]{0,200}charset=["']?([\w-]{1,40})""", re.IGNORECASE)
+_META_CHARSET: Final = rb"""(?i)<meta[^>]{0,200}charset=["']?([\w-]{1,40})"""
+"""Both are compiled when the first page comes: a server that fetches none should not start later for them."""
+
+_HTML_TEXT: Final = str(Path(__file__).with_name("html_text.py"))
+"""By its path, because it is run and never imported."""
 
 AddressInfo = tuple[int, int, int, str, tuple[Any, ...]]
 
 
-class Page:
+class FetchedPage:
     """What came back."""
 
     def __init__(self, url: str, status: int, reason: str, text: str, *, whole: bool) -> None:
@@ -43,20 +48,26 @@ class Page:
         self.whole = whole
 
 
-class Pages:
+class PageFetcher:
     """Fetches pages. No cookies, no proxies from the environment, nothing kept between calls."""
 
     def __init__(self, *, allow_private_hosts: Iterable[str], max_bytes: int, readable_seconds: float) -> None:
         self._allowed = frozenset(_plain_host(host) for host in allow_private_hosts)
         self._max_bytes = max_bytes
         self._readable_seconds = readable_seconds
+        self._has_client = False
 
-    async def fetch(self, address: str) -> Page:
+    async def fetch(self, address: str) -> FetchedPage:
         """Fetch a page, and follow its redirects.
 
         Raises:
             ToolError: it cannot be reached, may not be, or is not text.
         """
+        if not self._has_client:
+            await asyncio.to_thread(importlib.import_module, "aiohttp")
+            self._has_client = True
+        from aiohttp import ClientError
+
         url = _parse_url(address)
         for _ in range(MAX_REDIRECTS + 1):
             _check_url(url)
@@ -70,7 +81,7 @@ class Pages:
                     if answer.status not in _REDIRECTS or location is None:
                         return await self._read(answer, url)
                     url = url.join(_parse_url(location))
-            except (aiohttp.ClientError, OSError, ValueError) as error:
+            except (ClientError, OSError, ValueError) as error:
                 # TimeoutError, an OSError, is only that of a connection here: the whole's comes as a cancellation.
                 if refused:
                     raise ToolError(
@@ -80,23 +91,25 @@ class Pages:
                 raise ToolError(f"{_shown_url(url)} could not be fetched: {_reason(error)}") from None
         raise ToolError(f"{address[:200]} redirects more than {MAX_REDIRECTS} times.")
 
-    def _open_session(self, url: URL, refused: list[str]) -> aiohttp.ClientSession:
+    def _open_session(self, url: "URL", refused: list[str]) -> "ClientSession":
         """A session for one request, whose sockets only go where they may."""
+        from aiohttp import ClientSession, ClientTimeout, DummyCookieJar, TCPConnector
+
         allowed = _plain_host(url.host or "") in self._allowed
-        connector = aiohttp.TCPConnector(
+        connector = TCPConnector(
             socket_factory=_any_socket if allowed else _public_socket(refused), use_dns_cache=False, force_close=True
         )
-        return aiohttp.ClientSession(
+        return ClientSession(
             connector=connector,
-            cookie_jar=aiohttp.DummyCookieJar(),
+            cookie_jar=DummyCookieJar(),
             headers={"User-Agent": USER_AGENT, "Accept": "text/html, text/*;q=0.9, */*;q=0.5"},
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS),
+            timeout=ClientTimeout(total=None, sock_connect=CONNECT_SECONDS),
             trust_env=False,
         )
 
-    async def _read(self, answer: aiohttp.ClientResponse, url: URL) -> Page:
+    async def _read(self, answer: "ClientResponse", url: "URL") -> FetchedPage:
         kind = answer.content_type if "Content-Type" in answer.headers else "text/plain"
-        if not _TEXTUAL.fullmatch(kind) and kind not in _HTML:
+        if not re.fullmatch(_TEXTUAL, kind) and kind not in _HTML:
             raise ToolError(f"{_shown_url(url)} is {kind}; only text, HTML, JSON and XML are fetched.")
         body = bytearray()
         whole = True
@@ -111,11 +124,11 @@ class Pages:
         text = _decoded(bytes(body), answer.charset)
         if kind in _HTML:
             text = await self._readable(text, url)
-        return Page(_shown_url(url), answer.status, answer.reason or "", text, whole=whole)
+        return FetchedPage(_shown_url(url), answer.status, answer.reason or "", text, whole=whole)
 
-    async def _readable(self, html: str, url: URL) -> str:
-        ran = await run_program(
-            html_text.__file__,
+    async def _readable(self, html: str, url: "URL") -> str:
+        ran = await run_subprogram(
+            _HTML_TEXT,
             str(url),
             given=html.encode("utf-8", "replace"),
             seconds=self._readable_seconds,
@@ -124,14 +137,16 @@ class Pages:
         return ran.output if ran.code == 0 else f"[this page could not be made readable: this is its HTML]\n\n{html}"
 
 
-def _parse_url(address: str) -> URL:
+def _parse_url(address: str) -> "URL":
+    from yarl import URL
+
     try:
         return URL(address.strip())
     except ValueError as error:
         raise ToolError(f"{address[:200]!r} is not a URL: {error}") from None
 
 
-def _check_url(url: URL) -> None:
+def _check_url(url: "URL") -> None:
     if url.scheme not in ("http", "https") or not url.host:
         raise ToolError(f"Only http:// and https:// URLs are fetched, not {_shown_url(url)!r}.")
     if url.user is not None or url.password is not None:
@@ -160,12 +175,14 @@ def _plain_host(host: str) -> str:
     return host.strip("[]").rstrip(".").lower()
 
 
-def _shown_url(url: URL) -> str:
+def _shown_url(url: "URL") -> str:
     return str(url.with_user(None) if url.user and url.host else url)[:500]
 
 
 def _reason(error: Exception) -> str:
-    if isinstance(error, aiohttp.ClientConnectorDNSError):
+    from aiohttp import ClientConnectorDNSError
+
+    if isinstance(error, ClientConnectorDNSError):
         return "there is no such host."
     if isinstance(error, TimeoutError):
         return "it does not answer."
@@ -173,7 +190,7 @@ def _reason(error: Exception) -> str:
 
 
 def _decoded(body: bytes, charset: str | None) -> str:
-    declared = _META_CHARSET.search(body[:2048])
+    declared = re.search(_META_CHARSET, body[:2048])
     name = charset or (declared.group(1).decode("ascii") if declared else "utf-8-sig")
     try:
         return body.decode(name, "replace")

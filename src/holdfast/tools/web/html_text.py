@@ -1,8 +1,8 @@
 """HTML as text that a model can read: title, headings, paragraphs, lists, links, code.
 
-Takes what comes, as browsers do, and drops what is neither seen nor read. Some pages take for ever, so it is run as
-a program of its own (see programs.py): the address in the first argument, the page on stdin, the text on stdout.
-This module therefore imports only the standard library.
+Takes what comes, as browsers do, and drops what is neither seen nor read. Some pages take for ever, so fetching runs
+it as a program of its own (see tools/subprograms.py): the address in the first argument, the page on stdin, the text on
+stdout. This module therefore imports only the standard library.
 """
 
 import sys
@@ -28,13 +28,13 @@ def readable_text(html: str, base_url: str) -> str:
 
 
 def _parse(html: str, base_url: str, dropped: frozenset[str]) -> str:
-    page = _Page(base_url, dropped)
-    page.feed(html)
-    page.close()
-    return page.text()
+    extractor = _TextExtractor(base_url, dropped)
+    extractor.feed(html)
+    extractor.close()
+    return extractor.text()
 
 
-class _Page(HTMLParser):
+class _TextExtractor(HTMLParser):
     def __init__(self, base_url: str, dropped: frozenset[str]) -> None:
         super().__init__(convert_charrefs=True)
         self._base_url = base_url

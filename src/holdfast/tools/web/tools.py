@@ -1,13 +1,12 @@
 """Fetching pages of the public internet, as text: the tool, and how a long page is shown in parts.
 
-Above pages.py, which does the fetching; below the toolbox.
+Above: the toolbox. Below: fetching.
 """
 
 import asyncio
-import importlib
 import re
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 from msgspec import Meta
 
@@ -16,9 +15,7 @@ from holdfast.messages import ToolSpec
 from holdfast.tools.arguments import Arguments, make_spec, parse_arguments
 from holdfast.tools.output import cut_line
 from holdfast.tools.port import ToolContext, ToolResult
-
-if TYPE_CHECKING:
-    from holdfast.tools.web.fetching import Page, Pages
+from holdfast.tools.web.fetching import FetchedPage, PageFetcher
 
 FETCH_SECONDS: Final = 30.0
 READABLE_SECONDS: Final = 10.0
@@ -48,14 +45,14 @@ class WebTools:
         seconds: float = FETCH_SECONDS,
         readable_seconds: float = READABLE_SECONDS,
     ) -> None:
-        self._allow_private_hosts = tuple(allow_private_hosts)
+        self._fetcher = PageFetcher(
+            allow_private_hosts=allow_private_hosts, max_bytes=max_bytes, readable_seconds=readable_seconds
+        )
         self._max_bytes = max_bytes
         self._seconds = seconds
-        self._readable_seconds = readable_seconds
         self._page_bytes = max(max_output_bytes - 1_000, 500)
         """Room is left for the lines around the text."""
         self._specs = (make_spec("fetch_url", FetchUrl),)
-        self._pages: Pages | None = None
 
     def specs(self) -> Sequence[ToolSpec]:
         """One tool."""
@@ -75,7 +72,7 @@ class WebTools:
         asked = parse_arguments(_KINDS, name, arguments)
         try:
             async with asyncio.timeout(self._seconds):
-                page = await (self._pages or await self._make_pages()).fetch(asked.url)
+                page = await self._fetcher.fetch(asked.url)
         except TimeoutError:
             raise ToolError(f"{asked.url[:200]} did not answer within {self._seconds:g} seconds.") from None
         return ToolResult(output=self._shown(page, asked.offset), failed=page.status >= 400)
@@ -83,18 +80,7 @@ class WebTools:
     async def aclose(self) -> None:
         """Nothing is held between calls."""
 
-    async def _make_pages(self) -> "Pages":
-        # Loaded on the side: it takes a tenth of a second, in which other runs go on.
-        pages = await asyncio.to_thread(importlib.import_module, "holdfast.tools.web.fetching")
-        made: Pages = pages.Pages(
-            allow_private_hosts=self._allow_private_hosts,
-            max_bytes=self._max_bytes,
-            readable_seconds=self._readable_seconds,
-        )
-        self._pages = made
-        return made
-
-    def _shown(self, page: "Page", offset: int) -> str:
+    def _shown(self, page: FetchedPage, offset: int) -> str:
         if offset and offset >= len(page.text):
             raise ToolError(f"The page has only {len(page.text):,} characters.")
         part = page.text[offset : offset + self._page_bytes]

@@ -11,7 +11,7 @@ import msgspec
 from holdfast.errors import ProtocolError, TransportLostError, UpstreamError
 from holdfast.events import Answered, Delta
 from holdfast.messages import AssistantMessage, Finish, Usage
-from holdfast.sse import Frame, SseDecoder
+from holdfast.sse import SseDecoder, SseFrame
 from holdfast.upstream.port import ModelCall
 
 UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -74,8 +74,8 @@ class StreamDecoder:
             raise self.failure
         return deltas
 
-    def _take_all(self, frames: list[Frame], deltas: list[Delta]) -> None:
-        for event, data in frames:
+    def _take_all(self, frames: list[SseFrame], deltas: list[Delta]) -> None:
+        for event, data, _ in frames:
             self.frames += 1
             try:
                 self._take(event, data, deltas)

@@ -1,20 +1,19 @@
 """Which server a command talks to: the one that is named, the one that runs here, or one of its own (T1).
 
-Whichever it is, the command sees a client and nothing else. Above: chat and runs. Below: the client, the composition
-root, and the settings.
+Whichever it is, the command sees a client and nothing else. Above: chat and runs. Below: startup, the client, serving
+and the composition root.
 """
 
 import logging
-import os
 import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
 import msgspec
 
+from holdfast.cli.options import ClientOptions
 from holdfast.cli.startup import load, prepare
 from holdfast.client import HoldfastClient
 from holdfast.config import ServerSettings
@@ -22,14 +21,13 @@ from holdfast.errors import ClientError, ConfigError
 from holdfast.server import open_server
 from holdfast.serving.listeners import make_url, open_listeners, resolve
 from holdfast.serving.run import serve_beside
-from holdfast.settings import data_directory
 
 LOOK_SECONDS: Final = 1.0
 """A server on this machine answers at once; what does not is something else."""
 _LOOPBACK: Final = "127.0.0.1"
 
 
-class Connection(msgspec.Struct, frozen=True, kw_only=True):
+class ServerConnection(msgspec.Struct, frozen=True, kw_only=True):
     """A server, ready to be used."""
 
     client: HoldfastClient
@@ -38,12 +36,11 @@ class Connection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @asynccontextmanager
-async def connect(server: str | None, config: Path | None, *, model: str | None = None) -> AsyncIterator[Connection]:
+async def connect(options: ClientOptions, *, model: str | None = None) -> AsyncIterator[ServerConnection]:
     """The server to use, for as long as the block runs.
 
     Args:
-        server: its address, if one was given; else HOLDFAST_SERVER.
-        config: the settings file, if one was given.
+        options: name it, or else say where to look.
         model: the default model of an agent that is opened here.
 
     Raises:
@@ -51,26 +48,19 @@ async def connect(server: str | None, config: Path | None, *, model: str | None 
         ClientError: the server that was named cannot be used.
         HoldfastError: an agent cannot be opened here.
     """
-    environment = dict(os.environ)
-    loaded = load({}, config, environment)
-    settings = loaded.settings.server
-    if named := server or environment.get("HOLDFAST_SERVER"):
+    settings = load({}, options.config, options.environment).settings.server
+    if named := options.server or options.environment.get("HOLDFAST_SERVER"):
         url = parse_server_url(named)
         async with HoldfastClient(url, settings.api_key) as client:
             await client.health()
-            yield Connection(client=client, where=url)
+            yield ServerConnection(client=client, where=url)
         return
     if (found := await _find_running(settings)) is not None:
         async with HoldfastClient(found, settings.api_key) as client:
-            yield Connection(client=client, where=found)
+            yield ServerConnection(client=client, where=found)
         return
-    async with _open_here(config, model) as connection:
+    async with _open_here(options, model) as connection:
         yield connection
-
-
-def local_data_directory() -> Path:
-    """Where what is typed on this machine is kept, whichever server it is typed to."""
-    return data_directory(dict(os.environ))
 
 
 def parse_server_url(text: str) -> str:
@@ -109,11 +99,11 @@ async def _find_running(settings: ServerSettings) -> str | None:
 
 
 @asynccontextmanager
-async def _open_here(config: Path | None, model: str | None) -> AsyncIterator[Connection]:
+async def _open_here(options: ClientOptions, model: str | None) -> AsyncIterator[ServerConnection]:
     """An agent in this process, reached like any other server, by a key that nobody else has."""
     # What the parts would log belongs to no conversation; how a run went is in its outcome.
     logging.basicConfig(handlers=[logging.NullHandler()])
-    startup = prepare({"model": model}, config)
+    startup = prepare({"model": model}, options.config, options.environment)
     key = secrets.token_urlsafe(32)
     own = msgspec.structs.replace(startup.settings.server, host=_LOOPBACK, api_key=key, cors_origins=())
     settings = msgspec.structs.replace(startup.settings, server=own)
@@ -121,4 +111,4 @@ async def _open_here(config: Path | None, model: str | None) -> AsyncIterator[Co
         listeners = open_listeners(resolve(_LOOPBACK), 0)
         url = make_url(_LOOPBACK, listeners[0].getsockname()[1])
         async with serve_beside(server, listeners), HoldfastClient(url, key) as client:
-            yield Connection(client=client, where=f"this machine ({startup.because})")
+            yield ServerConnection(client=client, where=f"this machine ({startup.because})")

@@ -1,57 +1,55 @@
 """A conversation on a terminal: a prompt, an answer, a prompt; and commands that begin with a slash (T1).
 
-Above: chat. Below: prompt, following, render and the client. Every answer is a run of a session on the server, so what
-is left here can be taken up anywhere.
+Above: chat. Below: prompt, run follower, render, lists and the client. Every answer is a run of a session on the
+server, so what is left here can be taken up anywhere.
 """
 
 from collections.abc import Awaitable, Callable, Iterable
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from holdfast import __version__
-from holdfast.cli.connecting import Connection
+from holdfast.cli.server_connection import ServerConnection
+from holdfast.cli.terminal.console import Console
 from holdfast.cli.terminal.lists import find_session, print_runs, print_sessions
 from holdfast.cli.terminal.prompt import EndOfInputError, InterruptedPromptError, Prompt, keys_unseen
 from holdfast.cli.terminal.render import TerminalView
-from holdfast.cli.terminal.run_follower import Asker, Following, Interrupts, LeftError, stop_quietly
+from holdfast.cli.terminal.run_follower import Asker, Interrupts, LeftError, RunFollower, stop_quietly
 from holdfast.cli.terminal.wording import LEFT_EXIT_CODE, cut, visible
 from holdfast.client import Model, NewRun, Session
 from holdfast.errors import ClientError
 from holdfast.outcomes import Cancelled
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
 LISTED: Final = 20
 _RECALLED_CHARACTERS: Final = 4_000
 
 
-class Command(NamedTuple):
+class SlashCommand(NamedTuple):
     """What a slash and a word do."""
 
     argument: str
     help: str
 
 
-COMMANDS: Final[dict[str, Command]] = {
-    "/help": Command("", "what can be typed here"),
-    "/new": Command("", "begin a new session"),
-    "/sessions": Command("", "the last sessions"),
-    "/resume": Command("ID", "go on with a session; some of its id or title will do"),
-    "/model": Command("NAME", "ask another model from now on; without a name, which there are"),
-    "/runs": Command("", "this session's runs"),
-    "/stop": Command("", "stop the run that this session is busy with"),
-    "/retry": Command("", "ask the last question again, in a copy of the session without its answer"),
-    "/quit": Command("", "leave"),
+SLASH_COMMANDS: Final[dict[str, SlashCommand]] = {
+    "/help": SlashCommand("", "what can be typed here"),
+    "/new": SlashCommand("", "begin a new session"),
+    "/sessions": SlashCommand("", "the last sessions"),
+    "/resume": SlashCommand("ID", "go on with a session; some of its id or title will do"),
+    "/model": SlashCommand("NAME", "ask another model from now on; without a name, which there are"),
+    "/runs": SlashCommand("", "this session's runs"),
+    "/stop": SlashCommand("", "stop the run that this session is busy with"),
+    "/retry": SlashCommand("", "ask the last question again, in a copy of the session without its answer"),
+    "/quit": SlashCommand("", "leave"),
 }
 
 
-class Conversation:
+class InteractiveChat:
     """One sitting at the terminal."""
 
     def __init__(
         self,
-        connection: Connection,
-        console: "Console",
+        connection: ServerConnection,
+        console: Console,
         interrupts: Interrupts,
         asker: Asker,
         *,
@@ -137,7 +135,7 @@ class Conversation:
         if not line.startswith("/") or "\n" in line:
             return
         if not space:
-            for name, command in COMMANDS.items():
+            for name, command in SLASH_COMMANDS.items():
                 if name.startswith(word):
                     yield (f"{name} " if command.argument else name), command.help
         elif word == "/resume":
@@ -168,7 +166,7 @@ class Conversation:
         view = TerminalView(self._console)
         with keys_unseen():
             try:
-                transcript = await Following(self._client, run, view, self._interrupts, asker=self._asker).to_end()
+                transcript = await RunFollower(self._client, run, view, self._interrupts, asker=self._asker).to_end()
             except LeftError:
                 await stop_quietly(self._client, run)
                 raise
@@ -177,7 +175,7 @@ class Conversation:
     # Commands
 
     async def _help(self, _: str) -> None:
-        for name, command in COMMANDS.items():
+        for name, command in SLASH_COMMANDS.items():
             self._say(f"{f'{name} {command.argument}':<14} {command.help}")
         self._say("Enter sends; Alt+Enter (or Esc, Enter) begins a new line; the arrow keys bring back what was typed.")
 
@@ -252,4 +250,4 @@ class Conversation:
         await self._ask([{"role": "user", "content": messages[asked].content}])
 
     def _say(self, text: str, style: str = "dim") -> None:
-        self._console.out(visible(text), style=style, highlight=False)
+        self._console.write_line(visible(text), style)
