@@ -3,7 +3,7 @@
 Only `Completed` is success. Vocabulary: imports only ids and messages.
 """
 
-from typing import Literal, get_args
+from typing import Literal
 
 from holdfast.ids import CallId
 from holdfast.messages import Value
@@ -54,7 +54,9 @@ class RequiresAction(Value, frozen=True, kw_only=True, tag="requires_action", ta
 
 Outcome = Completed | Incomplete | Failed | Cancelled | RequiresAction
 OutcomeName = Literal["completed", "incomplete", "failed", "cancelled", "requires_action"]
-OUTCOMES: tuple[OutcomeName, ...] = get_args(OutcomeName)
+LiveStatus = Literal["queued", "running", "waiting_approval"]
+RunStatus = Literal[LiveStatus, OutcomeName]
+"""A run's state in a word, for the API, the terminal and the page: while it has no outcome, and by its outcome."""
 
 
 def outcome_name(outcome: Outcome) -> OutcomeName:

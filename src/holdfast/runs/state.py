@@ -27,11 +27,7 @@ Everything that changes a run's state is decided here. Knows no clock, no store,
 from enum import Enum, auto
 from typing import Final, Literal
 
-from holdfast.outcomes import Cancelled, OutcomeName
-
-LiveStatus = Literal["queued", "running", "waiting_approval"]
-RunStatus = LiveStatus | OutcomeName
-"""A run's state in a word, for the API, the terminal and the page: live, or how it ended."""
+from holdfast.outcomes import Cancelled, LiveStatus
 
 
 class Phase(Enum):

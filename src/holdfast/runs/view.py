@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 from holdfast.ids import RunId
 from holdfast.messages import Usage
-from holdfast.outcomes import Outcome, outcome_name
+from holdfast.outcomes import Outcome, RunStatus, outcome_name
 from holdfast.runs.live import LiveRun
 from holdfast.runs.log.reading import read_transcript
 from holdfast.runs.log.transcript import Transcript, WaitingApproval
-from holdfast.runs.state import Phase, RunStatus
+from holdfast.runs.state import Phase
 from holdfast.store.port import RunLog
 from holdfast.store.records import RunRecord
 

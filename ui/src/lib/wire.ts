@@ -9,7 +9,8 @@ export interface Usage {
 }
 
 export type OutcomeName = "completed" | "incomplete" | "failed" | "cancelled" | "requires_action";
-export type RunStatus = "queued" | "running" | "waiting_approval" | OutcomeName;
+export const LIVE_STATUSES = ["queued", "running", "waiting_approval"] as const;
+export type RunStatus = (typeof LIVE_STATUSES)[number] | OutcomeName;
 
 export interface Outcome {
   outcome: OutcomeName;

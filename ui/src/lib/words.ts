@@ -1,6 +1,6 @@
 /** How things are put to a person: endings, durations, numbers, times. */
 import type { ToolItem, ToolState } from "./fold";
-import type { Outcome, RunStatus } from "./wire";
+import { LIVE_STATUSES, type Outcome, type RunStatus } from "./wire";
 
 export interface Ending {
   title: string;
@@ -106,7 +106,7 @@ export const STATUS_WORDS: Record<RunStatus, string> = {
 };
 
 export function isGoing(status: RunStatus): boolean {
-  return status === "queued" || status === "running" || status === "waiting_approval";
+  return (LIVE_STATUSES as readonly string[]).includes(status);
 }
 
 export function duration(seconds: number): string {

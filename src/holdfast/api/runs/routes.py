@@ -26,13 +26,12 @@ from holdfast.api.service import Service, service_of
 from holdfast.api.streams.event_stream import EventStream
 from holdfast.errors import RequestError
 from holdfast.ids import BEFORE_FIRST, CallId, EventNumber, RunId, SessionId, make_run_id, make_session_id
-from holdfast.outcomes import OutcomeName
-from holdfast.runs.state import LiveStatus
+from holdfast.outcomes import LiveStatus, RunStatus
 from holdfast.store.records import PREVIEW_CHARACTERS, RunFilter
 
 MAX_PAGE: Final = 200
 LIVE: Final = get_args(LiveStatus)
-STATUSES: Final = (*LIVE, *get_args(OutcomeName))
+STATUSES: Final = get_args(RunStatus)
 
 
 async def create_run(request: Request) -> Response:

@@ -21,19 +21,9 @@ from holdfast.cli.terminal.run_follower import Interrupts, LeftError, RunFollowe
 from holdfast.cli.terminal.wording import EXIT_CODES, LEFT_EXIT_CODE, STYLES, describe_usage, seconds, visible
 from holdfast.client import HoldfastClient, Run
 from holdfast.ids import EventNumber
-from holdfast.outcomes import outcome_name
+from holdfast.outcomes import RunStatus, outcome_name
 
 Action = Literal["list", "show", "tail", "stop"]
-StatusFilter = Literal[
-    "queued",
-    "running",
-    "waiting_approval",
-    "completed",
-    "incomplete",
-    "failed",
-    "cancelled",
-    "requires_action",
-]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +41,7 @@ class RunsOptions(ClientOptions):
 def runs(
     action: Annotated[Action, typer.Argument(help="What to do.")] = "list",
     run: Annotated[str | None, typer.Argument(help='A run\'s id, or "last".')] = None,
-    status: Annotated[StatusFilter | None, typer.Option(help="list: only these.")] = None,
+    status: Annotated[RunStatus | None, typer.Option(help="list: only these.")] = None,
     session: Annotated[str | None, typer.Option(help="list: only this session's.")] = None,
     limit: Annotated[int, typer.Option(min=1, max=200, help="list: at most so many.")] = 20,
     after: Annotated[int, typer.Option(min=-1, help="tail: begin after this event.")] = -1,
