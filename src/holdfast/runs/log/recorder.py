@@ -141,13 +141,13 @@ class Recorder:
             self._pending = []
             self._wake()
             return
-        self.end = batch.end
-        self.tail.append(batch)
+        self.end = EventNumber(batch.first + len(batch.events))
+        is_long = self.tail.append(batch)
         if self._waiters:
             self._wake()
         if self.followers:
             self._notify(batch)
-        if self.tail.is_long:
+        if is_long:
             _ = self.transcript  # What is forgotten must be part of it.
             self.tail.trim()
         if self._pending and not self._is_closing:

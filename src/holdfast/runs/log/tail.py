@@ -20,14 +20,10 @@ class Tail:
         """The number of the first event that is kept."""
         self._events = 0
 
-    def append(self, batch: Batch) -> None:
-        """Keep what is new."""
+    def append(self, batch: Batch) -> bool:
+        """Keep what is new; is there enough to forget now, so that forgetting is not done for every batch?"""
         self.batches.append(batch)
         self._events += len(batch.events)
-
-    @property
-    def is_long(self) -> bool:
-        """Is there enough to forget, so that forgetting is not done for every batch?"""
         return self._events > 2 * TAIL_EVENTS
 
     def trim(self) -> None:
