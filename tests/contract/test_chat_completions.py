@@ -144,6 +144,19 @@ async def test_usage_comes_in_a_chunk_of_its_own_when_asked_for() -> None:
     assert not any("usage" in chunk for chunk in without.chunks)
 
 
+async def test_usage_is_told_of_a_failure_too() -> None:
+    """C2, C5: who asked for it gets it before `[DONE]`, however the run ended; what was used was used."""
+    used = Usage(input_tokens=9, output_tokens=4)
+    script = [Reply(calls=(tool_call("list_files"),), usage=used), Reply(fault=Fault("status", 400))]
+    async with serving(script, agent=AgentSettings(prompt="", tools=("files",))) as world:
+        answer = await world.client.chat(stream=True, stream_options={"include_usage": True})
+    assert answer.finish == "error"
+    assert answer.data[-1] == "[DONE]"
+    (told,) = (chunk for chunk in answer.chunks if chunk.get("usage"))
+    assert told["choices"] == []
+    assert (told["usage"]["prompt_tokens"], told["usage"]["completion_tokens"]) == (9, 4)
+
+
 @pytest.mark.parametrize("stream", [False, True])
 async def test_success_says_stop_and_nothing_else(stream: bool) -> None:
     """C3: no extras, no error, no header about it."""

@@ -1,6 +1,7 @@
 """Nothing leads out of the workspace, and nothing in it can hold up the server."""
 
 import asyncio
+import fcntl
 import os
 import socket
 import threading
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import ToolError
-from holdfast.tools.files.workspace import Workspace
+from holdfast.tools.files.workspace import Workspace, open_regular
 
 
 @pytest.fixture
@@ -193,3 +194,14 @@ def test_no_descriptor_is_left_open(root: Path) -> None:
             except ToolError:
                 pass
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_file_is_opened_so_that_no_link_put_in_its_place_would_be_followed(root: Path) -> None:
+    """What was looked at is what is opened, whatever is swapped in between; and a FIFO cannot hold it up."""
+    directory = os.open(root / "inside", os.O_RDONLY | os.O_DIRECTORY)
+    descriptor = open_regular("a.txt", directory)
+    flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
+    os.close(descriptor)
+    os.close(directory)
+    assert flags & os.O_NOFOLLOW
+    assert flags & os.O_NONBLOCK
