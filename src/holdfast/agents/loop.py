@@ -6,7 +6,7 @@ outcome, unless whoever runs it cancels it. Sits on the ports to models and tool
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, assert_never
+from typing import Any, Literal, assert_never
 
 import msgspec
 
@@ -24,6 +24,7 @@ from holdfast.events import (
     ArgumentsAdded,
     Delta,
     Event,
+    Executed,
     ReasoningAdded,
     Steered,
     TextAdded,
@@ -195,7 +196,7 @@ class Loop:
                 continue
             if self._tool_calls >= limit:
                 self._ended = Incomplete(reason="max_tool_calls")
-                self._say(self._result(call, NOT_CARRIED_OUT, failed=True, executed_at_all=False))
+                self._refuse(call, NOT_CARRIED_OUT)
                 continue
             self._tool_calls += 1
             await self._tool(call)
@@ -208,23 +209,20 @@ class Loop:
             self._check_known(call.name)
             arguments = _parse_arguments(call.arguments)
         except ToolError as error:
-            self._say(self._result(call, error.message, failed=True, executed_at_all=False))
+            self._refuse(call, error.message)
             return
         policy = self._agent.policy.of(call.name)
         if policy == "ask" and self._request.can_ask:
             seconds = self._agent.settings.approval_seconds
             self._say(ApprovalAsked(call_id=call.id, name=call.name, arguments=call.arguments, seconds=seconds))
             approved = await self._run.ask(call.id, seconds)
-            by = "client" if approved is not None else "timeout"
-            self._say(
-                ApprovalAnswered(call_id=call.id, approved=bool(approved), by="client" if by == "client" else "timeout")
-            )
+            by: Literal["client", "timeout"] = "timeout" if approved is None else "client"
+            self._say(ApprovalAnswered(call_id=call.id, approved=bool(approved), by=by))
             if not approved:
-                self._say(self._result(call, _DENIED[by], failed=True, executed_at_all=False))
+                self._refuse(call, _DENIED[by])
                 return
         elif policy != "auto":
-            why = _DENIED["policy" if policy == "deny" else "nobody"]
-            self._say(self._result(call, why, failed=True, executed_at_all=False))
+            self._refuse(call, _DENIED["policy" if policy == "deny" else "nobody"])
             return
         await self._carry_out(call, arguments)
 
@@ -252,19 +250,19 @@ class Loop:
             except ToolError as error:
                 output, failed = error.message, True
         seconds = round(clock.monotonic() - began, 6)
-        self._say(self._result(call, output, failed=failed, seconds=seconds))
+        self._finish(call, output, failed=failed, seconds=seconds, executed="yes")
 
-    def _result(
-        self, call: ToolCall, output: str, *, failed: bool, seconds: float = 0.0, executed_at_all: bool = True
-    ) -> ToolFinished:
+    def _refuse(self, call: ToolCall, why: str) -> None:
+        """A call that is not carried out: the model is told why."""
+        self._finish(call, why, failed=True, seconds=0.0, executed="no")
+
+    def _finish(self, call: ToolCall, output: str, *, failed: bool, seconds: float, executed: Executed) -> None:
+        """The result of a call, for the log and for the model's next turn."""
         self._messages.append(ToolMessage(call_id=call.id, name=call.name, output=output, failed=failed))
-        return ToolFinished(
-            call_id=call.id,
-            name=call.name,
-            output=output,
-            failed=failed,
-            seconds=seconds,
-            executed="yes" if executed_at_all else "no",
+        self._say(
+            ToolFinished(
+                call_id=call.id, name=call.name, output=output, failed=failed, seconds=seconds, executed=executed
+            )
         )
 
 
