@@ -5,6 +5,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from random import Random
+from typing import Any
 
 from holdfast.clock import Clock
 from holdfast.config import Protocol, Settings, StreamSettings
@@ -21,9 +22,11 @@ from holdfast.events import (
 from holdfast.messages import AssistantMessage, user_says
 from holdfast.testing import HurriedClock, ScriptedProvider, stream
 from holdfast.turns import TurnFold
+from holdfast.upstream.http import HttpUpstream
 from holdfast.upstream.port import ModelCall, Upstream
 from holdfast.upstream.providers import Provider
 from holdfast.upstream.router import ModelRouter
+from holdfast.upstream.transport.http1 import Http1Transport
 
 PROTOCOLS: tuple[Protocol, ...] = ("chat_completions", "responses", "anthropic_messages")
 CALL = ModelCall(model="scripted/m-1", system="Be brief.", messages=(user_says("Hello?"),))
@@ -74,6 +77,12 @@ class Heard:
         for delta in self.deltas:
             fold.add(delta)
         return fold.message()
+
+
+def open_http(provider: Provider, settings: StreamSettings = QUICK, **transport: Any) -> HttpUpstream:
+    """What asks one provider, over HTTP/1.1 and without retries; the rest is the transport's."""
+    connections = Http1Transport(provider.base_url, connect_seconds=settings.connect_seconds, **transport)
+    return HttpUpstream(provider, provider.make_codec(), settings, connections)
 
 
 async def hear(upstream: Upstream, call: ModelCall = CALL, *, seconds: float = 10.0) -> Heard:

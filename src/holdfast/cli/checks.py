@@ -16,12 +16,12 @@ import aiohttp
 import msgspec
 
 from holdfast import __version__
-from holdfast.cli.startup import DEMO_MODEL
 from holdfast.config import Settings
 from holdfast.errors import ConfigError
 from holdfast.serving.listeners import is_loopback, resolve
 from holdfast.settings import database_path
 from holdfast.tools.mcp.tools import McpTools
+from holdfast.upstream.demo.upstream import DEMO_MODEL
 from holdfast.upstream.providers import PROVIDERS, Provider, resolve_provider
 from holdfast.web import is_page_built
 

@@ -16,6 +16,7 @@ import msgspec
 from holdfast.config import Settings
 from holdfast.errors import ConfigError
 from holdfast.settings import Loaded, data_directory, load_settings
+from holdfast.upstream.demo.upstream import DEMO_MODEL
 from holdfast.upstream.providers import PROVIDERS
 
 DEFAULT_MODELS: Final[Mapping[str, str]] = {
@@ -25,7 +26,6 @@ DEFAULT_MODELS: Final[Mapping[str, str]] = {
     "gemini": "gemini-3.8-flash",
 }
 """Which model a provider's key stands for when no model is named; looked for in this order."""
-DEMO_MODEL: Final = "demo"
 OLLAMA_SECONDS: Final = 0.1
 _OLLAMA_ADDRESS: Final = ("127.0.0.1", 11434)
 _MAX_ANSWER_BYTES: Final = 1_000_000

@@ -8,7 +8,8 @@ from holdfast.errors import ProtocolError, ProviderRefusedError, TransportLostEr
 from holdfast.events import Answered, ArgumentsAdded, ReasoningAdded, ReasoningSigned, TextAdded, ToolCallBegan
 from holdfast.ids import CallId
 from holdfast.messages import Usage
-from holdfast.upstream.protocols.anthropic.decode import STOP_REASONS, AnthropicCodec
+from holdfast.upstream.protocols.anthropic.decode import STOP_REASONS
+from holdfast.upstream.protocols.codecs import AnthropicCodec
 from tests.codec_world import CALL, decode, failure_of, fold, frames, text_of
 
 CODEC = AnthropicCodec()
@@ -40,7 +41,7 @@ USAGE = Usage(input_tokens=2, output_tokens=3)
 
 
 def test_text_and_its_end() -> None:
-    decoder = CODEC.make_decoder(CALL)
+    decoder = CODEC.decoder(CALL)
     assert decoder.feed(frames(START, *say("Hi"), finish("end_turn"), named=True)) == [TextAdded(text="Hi")]
     assert (decoder.finished, decoder.done) == (True, False)
     assert decoder.feed(frames(STOP, named=True)) == [Answered(finish="stop", model="m-1", usage=USAGE)]
@@ -52,7 +53,7 @@ def test_frames_without_event_names_are_read_by_their_type() -> None:
 
 
 def test_a_ping_is_a_frame_without_a_delta() -> None:
-    decoder = CODEC.make_decoder(CALL)
+    decoder = CODEC.decoder(CALL)
     assert decoder.feed(b'event: ping\ndata: {"type": "ping"}\n\n') == []
     assert decoder.frames == 1
 

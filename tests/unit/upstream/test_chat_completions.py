@@ -18,7 +18,8 @@ from holdfast.events import (
 )
 from holdfast.ids import CallId
 from holdfast.messages import Finish, Reasoning, Text, ToolCall, Usage
-from holdfast.upstream.protocols.chat_completions.decode import FINISH_REASONS, ChatCompletionsCodec
+from holdfast.upstream.protocols.chat_completions.decode import FINISH_REASONS
+from holdfast.upstream.protocols.codecs import ChatCompletionsCodec
 from tests.codec_world import CALL, chat, decode, failure_of, fold, frames, recorded, text_of
 
 CODEC = ChatCompletionsCodec()
@@ -206,7 +207,7 @@ def test_a_finish_reason_that_is_no_normal_end_is_a_failure_that_names_it(word: 
 
 @pytest.mark.parametrize("word", ["", "null", None])
 def test_no_finish_reason_is_none_however_it_is_written(word: str | None) -> None:
-    decoder = CODEC.make_decoder(CALL)
+    decoder = CODEC.decoder(CALL)
     decoder.feed(frames(chat("x", finish=word)))
     assert (decoder.finished, decoder.failure) == (False, None)
 
@@ -224,7 +225,7 @@ def test_a_finish_reason_that_means_a_lost_connection_is_one() -> None:
 
 
 def test_the_finish_reason_counts_although_the_terminator_is_missing() -> None:
-    decoder = CODEC.make_decoder(CALL)
+    decoder = CODEC.decoder(CALL)
     assert decoder.feed(frames(chat("x"), chat(finish="stop"))) == [TextAdded(text="x")]
     assert (decoder.finished, decoder.done) == (True, False)
     assert decoder.end() == [Answered(finish="stop", model="m-1")]
@@ -266,11 +267,11 @@ def test_the_model_is_the_one_that_the_provider_reports_else_the_one_asked() -> 
 
 
 def test_nothing_is_read_after_the_end_or_a_failure() -> None:
-    decoder = CODEC.make_decoder(CALL)
+    decoder = CODEC.decoder(CALL)
     decoder.feed(frames(chat("x"), chat(finish="stop"), done=True) + frames(chat("y")))
     assert decoder.feed(frames(chat("z"))) == []
     assert decoder.frames == 3
-    decoder = CODEC.make_decoder(CALL)
+    decoder = CODEC.decoder(CALL)
     assert decoder.feed(frames(chat("x"), {"error": "no"}, chat("y"))) == [TextAdded(text="x")]
     assert decoder.feed(frames(chat("z"))) == []
     with pytest.raises(ProviderRefusedError):
@@ -284,7 +285,7 @@ def test_an_error_after_the_finish_reason_does_not_undo_the_answer() -> None:
 
 
 def test_comments_are_no_frames_and_other_frames_are() -> None:
-    decoder = CODEC.make_decoder(CALL)
+    decoder = CODEC.decoder(CALL)
     decoder.feed(b": keepalive\n\n: ping\n")
     assert decoder.frames == 0
     decoder.feed(b'data: {"choices":[]}\n\ndata: garbage\n\n')
@@ -354,7 +355,7 @@ def test_an_empty_error_beside_a_chunk_is_none() -> None:
 
 
 def test_a_frame_that_never_ends_is_a_protocol_error_and_not_our_memory() -> None:
-    decoder = CODEC.make_decoder(CALL)
+    decoder = CODEC.decoder(CALL)
     megabyte = b"x" * 1_000_000
     decoder.feed(frames(chat("x")) + b"data: ")
     for _ in range(20):

@@ -7,6 +7,8 @@ from holdfast.config import ModelSettings, ProviderSettings, Settings
 from holdfast.errors import ConfigError, ProviderRefusedError
 from holdfast.testing import Reply, ScriptedProvider, ScriptedUpstream, says
 from holdfast.upstream.demo.upstream import DemoUpstream
+from holdfast.upstream.fallback import fallbacks_of
+from holdfast.upstream.providers import ProviderDirectory
 from holdfast.upstream.router import ModelRouter
 from tests.upstream_world import CALL, QUICK, hear
 
@@ -50,17 +52,16 @@ def test_a_local_provider_is_asked_once_somebody_has_named_it(settings: Settings
 
 def test_an_unknown_provider_is_an_error_that_says_what_to_set() -> None:
     with pytest.raises(ConfigError, match="ANTHROPIC_API_KEY"):
-        ModelRouter(Settings(), {}).provider_of("anthropic/claude")
+        ProviderDirectory({}, {}).provider_of("anthropic/claude")
 
 
 def test_a_models_own_fallbacks_go_before_the_default_ones() -> None:
     settings = Settings(
         model="a/one", fallbacks=("b/two",), models={"c/three": ModelSettings(fallbacks=("d/four", "demo"))}
     )
-    router = ModelRouter(settings, {})
-    assert router.fallbacks_of("a/one") == ("b/two",)
-    assert router.fallbacks_of("c/three") == ("d/four", "demo")
-    assert router.fallbacks_of("e/five") == ()
+    assert fallbacks_of(settings, "a/one") == ("b/two",)
+    assert fallbacks_of(settings, "c/three") == ("d/four", "demo")
+    assert fallbacks_of(settings, "e/five") == ()
 
 
 async def test_a_model_nobody_answers_for_is_a_refusal_and_not_a_crash() -> None:

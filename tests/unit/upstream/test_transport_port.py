@@ -1,0 +1,215 @@
+"""Any transport will do: the upstream over one in memory, which is the whole of the port and opens no connection."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pytest
+
+from holdfast.errors import ConfigError, ProviderRefusedError, StreamStalledError, TransportLostError, UpstreamError
+from holdfast.events import Answered, TextAdded
+from holdfast.sinks import ByteSink
+from holdfast.upstream.http import HttpUpstream
+from holdfast.upstream.providers import Provider
+from holdfast.upstream.transport.port import (
+    NoResponseError,
+    NotConnectedError,
+    NotHttpError,
+    Post,
+    ResponseCutError,
+    Transport,
+    TransportResponse,
+)
+from tests.codec_world import chat, frames
+from tests.upstream_world import QUICK, hear
+
+STREAM = {"content-type": "text/event-stream; charset=utf-8"}
+FIRST = frames(chat("One "))
+STORY = FIRST + frames(chat("two."), chat(finish="stop"), done=True)
+
+
+@dataclass
+class MemoryResponse:
+    """A body that is there already, in pieces; an error among them is how it ends."""
+
+    pieces: Sequence[bytes | Exception] = ()
+    status: int = 200
+    headers: Mapping[str, str] = field(default_factory=lambda: STREAM)
+    is_over: bool = False
+    ended: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._left = list(self.pieces)
+
+    async def read(self) -> bytes:
+        if not self._left:
+            self.is_over = True
+            return b""
+        match self._left.pop(0):
+            case bytes() as piece:
+                return piece
+            case Exception() as error:
+                raise error
+
+    async def stream_to(self, sink: ByteSink) -> bool:
+        while piece := await self.read():
+            if not sink.push(piece):
+                return False
+        return True
+
+    def release(self) -> None:
+        self.ended.append("released")
+
+    def cut(self) -> None:
+        self.ended.append("cut")
+
+    def fail(self, error: Exception) -> None:
+        self._left = [error]
+
+
+class MemoryTransport:
+    def __init__(self, *responses: MemoryResponse | Exception) -> None:
+        self.responses = list(responses)
+        self.prepared: list[tuple[str, dict[str, str]]] = []
+        self.posted: list[tuple[str, bytes]] = []
+        self.is_closed = False
+
+    def prepare(self, path: str, headers: Mapping[str, str]) -> Post:
+        self.prepared.append((path, dict(headers)))
+
+        async def post(body: bytes) -> TransportResponse:
+            self.posted.append((headers["Accept"], body))
+            response = self.responses.pop(0)
+            if isinstance(response, Exception):
+                raise response
+            return response
+
+        return post
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+def upstream_over(
+    transport: Transport, *, api_key: str = "", headers: Mapping[str, str] | None = None, **more: int
+) -> HttpUpstream:
+    known = Provider(
+        name="odd", protocol="chat_completions", base_url="http://odd.test/v1", api_key=api_key, headers=headers or {}
+    )
+    return HttpUpstream(known, known.make_codec(), QUICK, transport, **more)
+
+
+@pytest.mark.parametrize("cut", [len(STORY), 60, 7, 1])
+async def test_an_answer_is_the_same_over_any_transport(cut: int) -> None:
+    """U1: however the bytes come, the deltas are the same, and the connection is given back."""
+    response = MemoryResponse([STORY[start : start + cut] for start in range(0, len(STORY), cut)])
+    heard = await hear(upstream_over(MemoryTransport(response)))
+    assert heard.deltas == [
+        TextAdded(text="One "),
+        TextAdded(text="two."),
+        Answered(finish="stop", model="odd/scripted/m-1"),
+    ]
+    assert response.ended == ["released"]
+
+
+def test_both_ways_to_ask_are_prepared_once() -> None:
+    """U10: streamed and plain, under the protocol's path."""
+    transport = MemoryTransport()
+    upstream_over(transport, api_key="k")
+    assert [(path, headers["Accept"]) for path, headers in transport.prepared] == [
+        ("/chat/completions", "text/event-stream"),
+        ("/chat/completions", "application/json"),
+    ]
+
+
+def test_a_header_of_the_settings_stands_in_the_place_of_ours() -> None:
+    """Once, however its name is written, the host too: gateways are told by it where to go."""
+    transport = MemoryTransport()
+    upstream_over(
+        transport,
+        api_key="sk-1",
+        headers={"host": "behind.example", "authorization": "Bearer other", "X-Team": "a"},
+    )
+    for _, headers in transport.prepared:
+        names = [name.lower() for name in headers]
+        assert len(set(names)) == len(names)
+        assert (headers["host"], headers["authorization"], headers["X-Team"]) == ("behind.example", "Bearer other", "a")
+        assert not any("sk-1" in value for value in headers.values())
+
+
+@pytest.mark.parametrize("key", ["sk-1\r\nX-Admin: yes", "sk-1\nX-Admin: yes", "sk-1\r", "sk-\u0142", "sk-\0"])
+def test_a_key_that_cannot_be_sent_is_named_when_it_is_first_needed(key: str) -> None:
+    """A key must not become a header of its own, and nothing of it is shown."""
+    transport = MemoryTransport()
+    with pytest.raises(ConfigError, match=r"providers\.odd") as refused:
+        upstream_over(transport, api_key=key)
+    assert "sk-" not in str(refused.value)
+    assert transport.prepared == []
+
+
+@pytest.mark.parametrize("header", [{"X-Team": "a\r\nX-Admin: yes"}, {"X-Team: a\r\nX-Admin": "yes"}])
+def test_no_more_can_a_header_of_the_settings(header: dict[str, str]) -> None:
+    """Neither by its value nor by its name."""
+    with pytest.raises(ConfigError, match=r"providers\.odd"):
+        upstream_over(MemoryTransport(), headers=header)
+
+
+def refused_by(cause: BaseException) -> NotConnectedError:
+    error = NotConnectedError()
+    error.__cause__ = cause
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "words"),
+    [
+        pytest.param(
+            refused_by(ConnectionRefusedError(111, "x")), TransportLostError, "Could not connect", id="nobody"
+        ),
+        pytest.param(NoResponseError(), TransportLostError, "without an answer", id="no response"),
+        pytest.param(NotHttpError("odd bytes"), TransportLostError, "not HTTP: odd bytes", id="not http"),
+        pytest.param(TimeoutError(), StreamStalledError, "No connection to odd (odd.test) within 2 seconds", id="late"),
+    ],
+)
+async def test_a_request_that_fails_is_an_error_of_the_tree(
+    error: Exception, kind: type[UpstreamError], words: str
+) -> None:
+    """U8: worth another try, and told in words."""
+    heard = await hear(upstream_over(MemoryTransport(error)))
+    assert isinstance(heard.error, kind)
+    assert words in heard.error.message
+
+
+@pytest.mark.parametrize("error", [ResponseCutError(), NotHttpError("odd")])
+async def test_a_body_that_breaks_is_an_error_after_its_words(error: Exception) -> None:
+    """U12: what had come is delivered, and the connection is cut."""
+    response = MemoryResponse([FIRST, error])
+    heard = await hear(upstream_over(MemoryTransport(response)))
+    assert heard.text == "One "
+    assert isinstance(heard.error, TransportLostError)
+    assert response.ended == ["cut"]
+
+
+async def test_a_refusal_that_was_read_to_its_end_gives_its_connection_back() -> None:
+    """U9: a response that says no has used its connection well; one that is cut has not."""
+    said = b'{"error": {"message": "No."}}'
+    whole, cut = MemoryResponse([said], status=401), MemoryResponse([said, ResponseCutError()], status=401)
+    for response, ended in ((whole, "released"), (cut, "cut")):
+        heard = await hear(upstream_over(MemoryTransport(response)))
+        assert isinstance(heard.error, ProviderRefusedError)
+        assert (heard.error.message, heard.error.status, response.ended) == ("No.", 401, [ended])
+
+
+async def test_an_answer_without_end_is_not_read_into_memory_for_ever() -> None:
+    """U10: a plain answer has a limit."""
+    pieces = [b'{"a":"' + b"x" * 500] * 20
+    response = MemoryResponse(pieces, headers={"content-type": "application/json"})
+    heard = await hear(upstream_over(MemoryTransport(response), max_response_bytes=1_000))
+    assert heard.error is not None and "more than 1000 bytes" in heard.error.message
+    assert response.ended == ["cut"]
+
+
+async def test_closing_the_upstream_closes_its_transport() -> None:
+    """U17: nothing is left open."""
+    transport = MemoryTransport()
+    await upstream_over(transport).aclose()
+    assert transport.is_closed
