@@ -6,7 +6,7 @@ Above everything they stand in for; only tests, benchmarks and `--chaos` use the
 from holdfast.chaos.faults import FAULTS, Fault, FaultName, parse_fault
 from holdfast.chaos.models import CHAOS_MODELS, chaos_reply, chaos_responder
 from holdfast.chaos.provider import RecordedRequest, ScriptedProvider
-from holdfast.chaos.wire import Reply, ScriptedCall, tool_call
+from holdfast.chaos.reply import Reply, ScriptedCall, tool_call
 from holdfast.testing.clock import HurriedClock, ManualClock
 from holdfast.testing.upstream import ScriptedUpstream, says, stream
 
