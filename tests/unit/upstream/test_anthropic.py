@@ -58,8 +58,26 @@ def test_a_ping_is_a_frame_without_a_delta() -> None:
     assert decoder.frames == 1
 
 
-@pytest.mark.parametrize(("reason", "ours"), STOP_REASONS.items())
+MEANINGS = {
+    "end_turn": "stop",
+    "stop_sequence": "stop",
+    "max_tokens": "length",
+    "model_context_window_exceeded": "length",
+    "pause_turn": "length",
+    "tool_use": "tool_calls",
+    "refusal": "refusal",
+}
+"""By hand, so that a change of the table is seen: only what is whole may be called so."""
+
+
+def test_every_stop_reason_is_looked_at() -> None:
+    """U1: none is known that is not in the list."""
+    assert set(STOP_REASONS) == set(MEANINGS)
+
+
+@pytest.mark.parametrize(("reason", "ours"), MEANINGS.items())
 def test_each_stop_reason_means_one_of_ours(reason: str, ours: str) -> None:
+    """U1: and none that means less than a whole answer is told as one."""
     calls = call(1, "{}") if ours == "tool_calls" else []
     answered = decode(CODEC, frames(START, *say("Hi"), *calls, finish(reason), STOP))[-1]
     assert isinstance(answered, Answered)

@@ -188,11 +188,30 @@ def test_extra_content_is_kept_with_its_call_also_when_it_comes_late() -> None:
 # The end.
 
 
-@pytest.mark.parametrize(
-    ("word", "finish"),
-    [*FINISH_REASONS.items(), ("STOP", "stop"), ("MAX_TOKENS", "length"), ("tool-calls", "tool_calls")],
-)
+MEANINGS: dict[Finish, tuple[str, ...]] = {
+    "stop": (
+        *("stop", "eos", "eos_token", "end", "end_turn", "stop_sequence", "complete", "completed"),
+        "STOP",
+    ),
+    "length": ("length", "max_tokens", "max_output_tokens", "model_length", "MAX_TOKENS"),
+    "tool_calls": ("tool_calls", "tool_call", "tool_use", "function_call", "tool-calls"),
+    "content_filter": (
+        *("content_filter", "safety", "recitation", "blocklist", "prohibited_content", "spii", "sensitive"),
+        "SAFETY",
+    ),
+    "refusal": ("refusal",),
+}
+"""By hand, so that a change of the table is seen: only what is whole may be called so."""
+
+
+def test_every_known_finish_reason_is_looked_at() -> None:
+    """U1: none is known that is not in the list."""
+    assert set(FINISH_REASONS) == {word for words in MEANINGS.values() for word in words if word in FINISH_REASONS}
+
+
+@pytest.mark.parametrize(("word", "finish"), [(word, finish) for finish, words in MEANINGS.items() for word in words])
 def test_each_known_finish_reason_means_one_of_ours(word: str, finish: Finish) -> None:
+    """U1: and none that means less than a whole answer is told as one."""
     call = {"index": 0, "id": "c", "function": {"name": "f", "arguments": "{}"}}
     said = chat("x", tool_calls=[call]) if finish == "tool_calls" else chat("x")
     assert decode(CODEC, frames(said, chat(finish=word)))[-1] == Answered(finish=finish, model="m-1")

@@ -2,8 +2,9 @@
 
 import asyncio
 import gzip
+import socket
 from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from typing import Any
 
 import pytest
@@ -242,6 +243,142 @@ async def test_an_idle_connection_is_closed_after_a_while() -> None:
         assert (provider.open, len(provider.pool.idle), len(provider.pool.open)) == (0, 0, 0)
 
 
+async def test_a_connection_that_is_used_again_does_not_expire() -> None:
+    """U14: how long it may be idle says nothing about how long a response may take."""
+    whole = OK + b"Content-Length: 3\r\n\r\none"
+    async with peer(whole, CHUNKED + b"3\r\ntwo\r\n", keep_seconds=0.1) as provider:
+        await provider.read()
+        response = await provider.ask()
+        assert await response.read() == b"two"
+        await asyncio.sleep(0.3)
+        assert (provider.made, provider.open, len(provider.pool.open)) == (1, 1, 1)
+        response.cut()
+
+
+async def test_the_connection_that_was_used_last_is_used_first() -> None:
+    """So that those that are not needed expire."""
+    async with peer(*[OK + b"Content-Length: 3\r\n\r\none"] * 3) as provider:
+        responses = [await provider.ask(), await provider.ask()]
+        for response in responses:
+            await response.read()
+            response.release()
+        older, _ = provider.pool.idle
+        await provider.ask()
+        assert list(provider.pool.idle) == [older]
+        assert provider.made == 2
+
+
+async def test_a_connection_that_had_to_pause_is_not_used_again() -> None:
+    """U17: nobody reads it any more, so it would stay silent."""
+    large = OK + b"Content-Length: %d\r\n\r\n" % (MAX_UNREAD_BYTES + 1) + b"x" * (MAX_UNREAD_BYTES + 1)
+    async with peer(large, OK + b"Content-Length: 3\r\n\r\ntwo") as provider:
+        response = await provider.ask()
+        async with asyncio.timeout(5):
+            while not response.is_over:
+                await asyncio.sleep(0.01)
+        response.release()
+        assert not provider.pool.idle
+        assert await provider.read() == b"two"
+
+
+async def test_closing_ends_connections_that_are_in_use_too() -> None:
+    """U17: whoever waits for one is told."""
+    async with peer(CHUNKED + b"3\r\none\r\n") as provider:
+        response = await provider.ask()
+        assert await response.read() == b"one"
+        provider.pool.close()
+        with pytest.raises(ResponseCutError):
+            await response.read()
+        assert len(provider.pool.open) == 0
+
+
+class Listening:
+    """A sink that takes so many pushes at a time, and may not like what it hears."""
+
+    def __init__(self, *, at_once: int = 1_000, error: Exception | None = None) -> None:
+        self.heard: list[bytes] = []
+        self.at_once = at_once
+        self.error = error
+        self.is_full = False
+
+    def push(self, data: bytes) -> bool:
+        assert not self.is_full, "pushed to before it was drained"
+        if self.error is not None:
+            raise self.error
+        self.heard.append(data)
+        self.is_full = len(self.heard) % self.at_once == 0
+        return not self.is_full
+
+    async def drain(self) -> None:
+        self.is_full = False
+
+
+async def test_a_body_is_pushed_as_it_comes() -> None:
+    """U5: to its end, and the connection may be used again."""
+    async with peer(CHUNKED + b"3\r\none\r\n4\r\n two\r\n0\r\n\r\n") as provider:
+        response, sink = await provider.ask(), Listening()
+        assert await response.stream_to(sink)
+        assert b"".join(sink.heard) == b"one two"
+        assert response.is_over
+        response.release()
+        assert len(provider.pool.idle) == 1
+
+
+async def test_a_sink_that_is_full_is_not_pushed_to_before_it_is_drained() -> None:
+    """U5: what comes meanwhile waits, and nothing of it is lost."""
+    async with peer(CHUNKED + b"3\r\none\r\n") as provider:
+        response, sink = await provider.ask(), Listening(at_once=1)
+        assert not await response.stream_to(sink)
+        (connection,) = provider.pool.open
+        connection.data_received(b"4\r\n two\r\n")
+        connection.data_received(b"6\r\n three\r\n")
+        assert sink.heard == [b"one"]
+        await sink.drain()
+        assert not await response.stream_to(sink)
+        assert sink.heard == [b"one", b" two three"]
+        await sink.drain()
+        streaming = asyncio.get_running_loop().create_task(response.stream_to(sink))
+        await asyncio.sleep(0)
+        connection.data_received(b"5\r\n four\r\n")
+        connection.data_received(b"0\r\n\r\n")
+        assert sink.heard[2:] == [b" four"]
+        assert not await streaming
+        await sink.drain()
+        assert await response.stream_to(sink)
+        response.cut()
+
+
+@pytest.mark.parametrize("waits", [False, True])
+async def test_what_a_sink_raises_is_raised_to_whoever_has_the_body_pushed(waits: bool) -> None:
+    """U12: whether the body was there already, or came while it was waited for."""
+    async with peer(CHUNKED + (b"" if waits else b"3\r\none\r\n")) as provider:
+        response, sink = await provider.ask(), Listening(error=ZeroDivisionError("no"))
+        streaming = asyncio.get_running_loop().create_task(response.stream_to(sink))
+        await asyncio.sleep(0.05)
+        if waits:
+            (connection,) = provider.pool.open
+            connection.data_received(b"3\r\none\r\n")
+        with pytest.raises(ZeroDivisionError):
+            async with asyncio.timeout(5):
+                await streaming
+        response.cut()
+
+
+async def test_a_response_that_fails_ends_with_that_error_after_what_had_come() -> None:
+    """U14: what had come is not lost with it."""
+    async with peer(CHUNKED + b"3\r\none\r\n") as provider:
+        response = await provider.ask()
+        await asyncio.sleep(0.05)
+        response.fail(ZeroDivisionError("silent"))
+        response.fail(ValueError("the first counts"))
+        assert await response.read() == b"one"
+        with pytest.raises(ZeroDivisionError):
+            await response.read()
+        response.release()
+        await asyncio.sleep(0.05)
+        assert (provider.open, len(provider.pool.idle)) == (0, 0)
+
+
 async def test_an_end_that_does_not_come_is_not_waited_for_long() -> None:
     """U17: the answer is whole, its body has not ended."""
     async with peer(CHUNKED + b"3\r\none\r\n", parting_seconds=0.05) as provider:
@@ -265,6 +402,40 @@ async def test_a_provider_that_is_faster_than_its_reader_has_to_wait() -> None:
             rest += len(data)
         assert first + rest == size
         response.release()
+
+
+class TwoAddresses(asyncio.SelectorEventLoop):
+    """Finds two addresses for every host: one that never answers, then the real one."""
+
+    deaf: tuple[str, int]
+
+    async def getaddrinfo(self, host: Any, port: Any, **_: Any) -> Any:
+        return [
+            (socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", address)
+            for address in (self.deaf, ("127.0.0.1", port))
+        ]
+
+
+def test_an_address_that_does_not_answer_does_not_keep_the_next_one_waiting() -> None:
+    """U14: well before the time for connecting is over."""
+
+    async def ask() -> bytes:
+        async with peer(OK + b"Content-Length: 3\r\n\r\none") as provider:
+            return await provider.read()
+
+    with ExitStack() as stack:
+        full = stack.enter_context(socket.socket())
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        for _ in range(8):  # the queue of connections that nobody accepts fills up, and the next is never answered
+            filler = stack.enter_context(socket.socket())
+            filler.setblocking(False)
+            filler.connect_ex(full.getsockname())
+        with asyncio.Runner(loop_factory=TwoAddresses) as runner:
+            loop = runner.get_loop()
+            assert isinstance(loop, TwoAddresses)
+            loop.deaf = full.getsockname()
+            assert runner.run(ask()) == b"one"
 
 
 async def test_nobody_listening_is_no_connection() -> None:

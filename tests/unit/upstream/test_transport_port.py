@@ -1,101 +1,20 @@
 """Any transport will do: the upstream over one in memory, which is the whole of the port and opens no connection."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-
 import pytest
 
 from holdfast.errors import ConfigError, ProviderRefusedError, StreamStalledError, TransportLostError, UpstreamError
 from holdfast.events import Answered, TextAdded
-from holdfast.sinks import ByteSink
-from holdfast.upstream.http import HttpUpstream
-from holdfast.upstream.providers import Provider
 from holdfast.upstream.transport.port import (
     NoResponseError,
     NotConnectedError,
     NotHttpError,
-    Post,
     ResponseCutError,
-    Transport,
-    TransportResponse,
 )
 from tests.codec_world import chat, frames
-from tests.upstream_world import QUICK, hear
+from tests.upstream_world import JSON, MemoryResponse, MemoryTransport, hear, upstream_over
 
-STREAM = {"content-type": "text/event-stream; charset=utf-8"}
 FIRST = frames(chat("One "))
 STORY = FIRST + frames(chat("two."), chat(finish="stop"), done=True)
-
-
-@dataclass
-class MemoryResponse:
-    """A body that is there already, in pieces; an error among them is how it ends."""
-
-    pieces: Sequence[bytes | Exception] = ()
-    status: int = 200
-    headers: Mapping[str, str] = field(default_factory=lambda: STREAM)
-    is_over: bool = False
-    ended: list[str] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self._left = list(self.pieces)
-
-    async def read(self) -> bytes:
-        if not self._left:
-            self.is_over = True
-            return b""
-        match self._left.pop(0):
-            case bytes() as piece:
-                return piece
-            case Exception() as error:
-                raise error
-
-    async def stream_to(self, sink: ByteSink) -> bool:
-        while piece := await self.read():
-            if not sink.push(piece):
-                return False
-        return True
-
-    def release(self) -> None:
-        self.ended.append("released")
-
-    def cut(self) -> None:
-        self.ended.append("cut")
-
-    def fail(self, error: Exception) -> None:
-        self._left = [error]
-
-
-class MemoryTransport:
-    def __init__(self, *responses: MemoryResponse | Exception) -> None:
-        self.responses = list(responses)
-        self.prepared: list[tuple[str, dict[str, str]]] = []
-        self.posted: list[tuple[str, bytes]] = []
-        self.is_closed = False
-
-    def prepare(self, path: str, headers: Mapping[str, str]) -> Post:
-        self.prepared.append((path, dict(headers)))
-
-        async def post(body: bytes) -> TransportResponse:
-            self.posted.append((headers["Accept"], body))
-            response = self.responses.pop(0)
-            if isinstance(response, Exception):
-                raise response
-            return response
-
-        return post
-
-    def close(self) -> None:
-        self.is_closed = True
-
-
-def upstream_over(
-    transport: Transport, *, api_key: str = "", headers: Mapping[str, str] | None = None, **more: int
-) -> HttpUpstream:
-    known = Provider(
-        name="odd", protocol="chat_completions", base_url="http://odd.test/v1", api_key=api_key, headers=headers or {}
-    )
-    return HttpUpstream(known, known.make_codec(), QUICK, transport, **more)
 
 
 @pytest.mark.parametrize("cut", [len(STORY), 60, 7, 1])
@@ -202,7 +121,7 @@ async def test_a_refusal_that_was_read_to_its_end_gives_its_connection_back() ->
 async def test_an_answer_without_end_is_not_read_into_memory_for_ever() -> None:
     """U10: a plain answer has a limit."""
     pieces = [b'{"a":"' + b"x" * 500] * 20
-    response = MemoryResponse(pieces, headers={"content-type": "application/json"})
+    response = MemoryResponse(pieces, headers=JSON)
     heard = await hear(upstream_over(MemoryTransport(response), max_response_bytes=1_000))
     assert heard.error is not None and "more than 1000 bytes" in heard.error.message
     assert response.ended == ["cut"]
