@@ -151,13 +151,13 @@ class MemoryResponse:
     ended: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._left = list(self.pieces)
+        self.left = list(self.pieces)
         self._failed = asyncio.Event()
         self._failure: Exception | None = None
 
     async def read(self) -> bytes:
-        while self._failure is None and self._left:
-            match self._left.pop(0):
+        while self._failure is None and self.left:
+            match self.left.pop(0):
                 case bytes() as piece:
                     return piece
                 case Exception() as error:

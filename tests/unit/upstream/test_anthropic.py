@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from holdfast.errors import ProtocolError, ProviderRefusedError, TransportLostError
@@ -82,6 +83,14 @@ def test_each_stop_reason_means_one_of_ours(reason: str, ours: str) -> None:
     answered = decode(CODEC, frames(START, *say("Hi"), *calls, finish(reason), STOP))[-1]
     assert isinstance(answered, Answered)
     assert answered.finish == ours
+
+
+def test_a_stop_reason_that_says_tool_use_and_brings_none_is_no_answer() -> None:
+    """U16: what the model wanted done was not done; streamed and plain."""
+    assert isinstance(failure_of(CODEC, frames(START, *say("Hi"), finish("tool_use"), STOP)), ProtocolError)
+    plain = {"type": "message", "content": [{"type": "text", "text": "Hi"}], "stop_reason": "tool_use"}
+    with pytest.raises(ProtocolError, match="sent no call"):
+        CODEC.parse_answer(msgspec.json.encode(plain), CALL)
 
 
 def test_an_unknown_stop_reason_is_a_failure_that_names_it() -> None:

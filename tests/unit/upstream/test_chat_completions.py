@@ -217,6 +217,14 @@ def test_each_known_finish_reason_means_one_of_ours(word: str, finish: Finish) -
     assert decode(CODEC, frames(said, chat(finish=word)))[-1] == Answered(finish=finish, model="m-1")
 
 
+def test_a_finish_that_says_tool_calls_and_brings_none_is_no_answer() -> None:
+    """U16: what the model wanted done was not done; streamed and plain."""
+    assert isinstance(failure_of(CODEC, frames(chat("x"), chat(finish="tool_calls"), done=True)), ProtocolError)
+    plain = {"choices": [{"index": 0, "message": {"content": "x"}, "finish_reason": "tool_calls"}]}
+    with pytest.raises(ProtocolError, match="sent no call"):
+        CODEC.parse_answer(msgspec.json.encode(plain), CALL)
+
+
 @pytest.mark.parametrize("word", ["error", "abort", "insufficient_system_resource", "malformed_function_call", "???"])
 def test_a_finish_reason_that_is_no_normal_end_is_a_failure_that_names_it(word: str) -> None:
     failure = failure_of(CODEC, frames(chat("x"), chat(finish=word), done=True))

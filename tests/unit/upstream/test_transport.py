@@ -243,6 +243,18 @@ async def test_an_idle_connection_is_closed_after_a_while() -> None:
         assert (provider.open, len(provider.pool.idle), len(provider.pool.open)) == (0, 0, 0)
 
 
+async def test_a_connection_that_expires_at_this_very_moment_is_not_used_again() -> None:
+    """U8: it is closing, and nobody has been told yet."""
+    whole = OK + b"Content-Length: 3\r\n\r\none"
+    async with peer(whole, whole) as provider:
+        await provider.read()
+        (connection,) = provider.pool.idle
+        connection.transport.abort()
+        assert list(provider.pool.idle) == [connection]
+        assert await provider.read() == b"one"
+        assert provider.made == 2
+
+
 async def test_a_connection_that_is_used_again_does_not_expire() -> None:
     """U14: how long it may be idle says nothing about how long a response may take."""
     whole = OK + b"Content-Length: 3\r\n\r\none"
@@ -340,9 +352,13 @@ async def test_a_sink_that_is_full_is_not_pushed_to_before_it_is_drained() -> No
         streaming = asyncio.get_running_loop().create_task(response.stream_to(sink))
         await asyncio.sleep(0)
         connection.data_received(b"5\r\n four\r\n")
+        connection.data_received(b"5\r\n five\r\n")
         connection.data_received(b"0\r\n\r\n")
         assert sink.heard[2:] == [b" four"]
         assert not await streaming
+        await sink.drain()
+        assert not await response.stream_to(sink)
+        assert sink.heard[3:] == [b" five"]
         await sink.drain()
         assert await response.stream_to(sink)
         response.cut()

@@ -1,9 +1,12 @@
 """Any transport will do: the upstream over one in memory, which is the whole of the port and opens no connection."""
 
+import json
+
 import pytest
 
 from holdfast.errors import ConfigError, ProviderRefusedError, StreamStalledError, TransportLostError, UpstreamError
 from holdfast.events import Answered, TextAdded
+from holdfast.upstream.port import ModelCall
 from holdfast.upstream.transport.port import (
     NoResponseError,
     NotConnectedError,
@@ -125,6 +128,33 @@ async def test_an_answer_without_end_is_not_read_into_memory_for_ever() -> None:
     heard = await hear(upstream_over(MemoryTransport(response), max_response_bytes=1_000))
     assert heard.error is not None and "more than 1000 bytes" in heard.error.message
     assert response.ended == ["cut"]
+
+
+async def test_an_explanation_without_end_is_read_only_so_far() -> None:
+    """U9: enough to know what is wrong, and no more; the connection is of no use any more."""
+    response = MemoryResponse([b"x" * 1_000] * 1_000, status=500)
+    heard = await hear(upstream_over(MemoryTransport(response)))
+    assert isinstance(heard.error, ProviderRefusedError) and heard.error.status == 500
+    assert len(response.left) > 900
+    assert response.ended == ["cut"]
+
+
+async def test_that_one_model_cannot_stream_says_nothing_about_another() -> None:
+    """U10: each is asked in its own way, from then on."""
+    unable = MemoryResponse([b"Streaming is not supported."], status=400)
+    plain = b'{"choices": [{"index": 0, "message": {"content": "One two."}, "finish_reason": "stop"}]}'
+    transport = MemoryTransport(
+        unable, MemoryResponse([plain], headers=JSON), MemoryResponse([STORY]), MemoryResponse([plain], headers=JSON)
+    )
+    upstream = upstream_over(transport)
+    for model in ("odd/one", "odd/two", "odd/one"):
+        assert (await hear(upstream, ModelCall(model=model))).text == "One two."
+    assert [(accept, json.loads(body)["model"], json.loads(body)["stream"]) for accept, body in transport.posted] == [
+        ("text/event-stream", "one", True),
+        ("application/json", "one", False),
+        ("text/event-stream", "two", True),
+        ("application/json", "one", False),
+    ]
 
 
 async def test_closing_the_upstream_closes_its_transport() -> None:
