@@ -210,4 +210,5 @@ def test_headers_that_do_not_come_are_waited_for_as_long_as_the_first_byte() -> 
     ):
         heard, took = run(hear(upstream_over(MemoryTransport(response), settings=settings), seconds=1_000.0))
         assert isinstance(heard.error, StreamStalledError)
+        assert "did not begin to answer in time" in heard.error.message
         assert took == 3.0

@@ -293,6 +293,15 @@ async def test_a_connection_that_had_to_pause_is_not_used_again() -> None:
         assert await provider.read() == b"two"
 
 
+async def test_a_peer_that_vanishes_without_a_word_is_found_out_by_the_kernel() -> None:
+    """U14: also while a model thinks for longer than anything else would notice."""
+    async with peer(OK + b"Content-Length: 3\r\n\r\none") as provider:
+        await provider.read()
+        (connection,) = provider.pool.idle
+        sock = connection.transport.get_extra_info("socket")
+        assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+
+
 async def test_closing_ends_connections_that_are_in_use_too() -> None:
     """U17: whoever waits for one is told."""
     async with peer(CHUNKED + b"3\r\none\r\n") as provider:
@@ -403,6 +412,24 @@ async def test_an_end_that_does_not_come_is_not_waited_for_long() -> None:
         response.release()
         await asyncio.sleep(0.2)
         assert provider.open == 0
+
+
+async def test_a_connection_whose_end_came_in_time_is_used_again() -> None:
+    """U17: the answer was whole before its body had ended; nobody waited, and the connection is not lost."""
+    whole = OK + b"Content-Length: 3\r\n\r\ntwo"
+    async with peer(CHUNKED + b"3\r\none\r\n", whole, parting_seconds=0.1) as provider:
+        response = await provider.ask()
+        assert await response.read() == b"one"
+        response.release()
+        (connection,) = provider.pool.open
+        assert not provider.pool.idle
+        connection.data_received(b"5\r\n more\r\n")
+        connection.data_received(b"0\r\n\r\n")
+        assert list(provider.pool.idle) == [connection]
+        await asyncio.sleep(0.3)
+        assert list(provider.pool.idle) == [connection]
+        assert await provider.read() == b"two"
+        assert provider.made == 1
 
 
 async def test_a_provider_that_is_faster_than_its_reader_has_to_wait() -> None:

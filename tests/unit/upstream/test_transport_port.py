@@ -7,16 +7,18 @@ import pytest
 from holdfast.errors import ConfigError, ProviderRefusedError, StreamStalledError, TransportLostError, UpstreamError
 from holdfast.events import Answered, TextAdded
 from holdfast.upstream.port import ModelCall
+from holdfast.upstream.protocols.codecs import CODECS
 from holdfast.upstream.transport.port import (
     NoResponseError,
     NotConnectedError,
     NotHttpError,
     ResponseCutError,
 )
-from tests.codec_world import chat, frames
+from tests.codec_world import CALL, PAIRS, STREAMS, chat, fold, frames, recorded_plain
 from tests.upstream_world import JSON, MemoryResponse, MemoryTransport, hear, upstream_over
 
 FIRST = frames(chat("One "))
+PLAIN = b'{"choices": [{"index": 0, "message": {"content": "One two."}, "finish_reason": "stop"}]}'
 STORY = FIRST + frames(chat("two."), chat(finish="stop"), done=True)
 
 
@@ -49,12 +51,12 @@ def test_a_header_of_the_settings_stands_in_the_place_of_ours() -> None:
     upstream_over(
         transport,
         api_key="sk-1",
-        headers={"host": "behind.example", "authorization": "Bearer other", "X-Team": "a"},
+        headers={"host": "behind.example", "AUTHORIZATION": "Bearer other", "X-Team": "a"},
     )
     for _, headers in transport.prepared:
         names = [name.lower() for name in headers]
         assert len(set(names)) == len(names)
-        assert (headers["host"], headers["authorization"], headers["X-Team"]) == ("behind.example", "Bearer other", "a")
+        assert (headers["host"], headers["AUTHORIZATION"], headers["X-Team"]) == ("behind.example", "Bearer other", "a")
         assert not any("sk-1" in value for value in headers.values())
 
 
@@ -111,6 +113,27 @@ async def test_a_body_that_breaks_is_an_error_after_its_words(error: Exception) 
     assert response.ended == ["cut"]
 
 
+@pytest.mark.parametrize(
+    "kind",
+    ["application/json", "application/json; charset=utf-8", "Application/JSON;charset=utf-8", "application/vnd.x+json"],
+)
+@pytest.mark.parametrize("name", PAIRS)
+async def test_a_plain_answer_is_known_by_its_content_type(kind: str, name: str) -> None:
+    """U10: in whatever form it is written."""
+    response = MemoryResponse([recorded_plain(name)], headers={"content-type": kind})
+    heard = await hear(upstream_over(MemoryTransport(response), protocol=STREAMS[name]))
+    assert heard.error is None and heard.answered is not None
+    assert heard.message == fold(CODECS[STREAMS[name]].parse_answer(recorded_plain(name), CALL))[0]
+    assert response.ended == ["released"]
+
+
+@pytest.mark.parametrize("headers", [{}, {"content-type": "text/plain"}, {"content-type": "application/x-ndjson+sse"}])
+async def test_anything_else_is_read_as_a_stream(headers: dict[str, str]) -> None:
+    """U16: some servers do not say what they send."""
+    heard = await hear(upstream_over(MemoryTransport(MemoryResponse([STORY], headers=headers))))
+    assert (heard.text, heard.error) == ("One two.", None)
+
+
 async def test_a_refusal_that_was_read_to_its_end_gives_its_connection_back() -> None:
     """U9: a response that says no has used its connection well; one that is cut has not."""
     said = b'{"error": {"message": "No."}}'
@@ -142,9 +165,8 @@ async def test_an_explanation_without_end_is_read_only_so_far() -> None:
 async def test_that_one_model_cannot_stream_says_nothing_about_another() -> None:
     """U10: each is asked in its own way, from then on."""
     unable = MemoryResponse([b"Streaming is not supported."], status=400)
-    plain = b'{"choices": [{"index": 0, "message": {"content": "One two."}, "finish_reason": "stop"}]}'
     transport = MemoryTransport(
-        unable, MemoryResponse([plain], headers=JSON), MemoryResponse([STORY]), MemoryResponse([plain], headers=JSON)
+        unable, MemoryResponse([PLAIN], headers=JSON), MemoryResponse([STORY]), MemoryResponse([PLAIN], headers=JSON)
     )
     upstream = upstream_over(transport)
     for model in ("odd/one", "odd/two", "odd/one"):
