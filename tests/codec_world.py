@@ -25,8 +25,9 @@ from holdfast.messages import (
 )
 from holdfast.turns import TurnFold
 from holdfast.upstream.port import ModelCall, NamedTool, Options, ResponseFormat
-from holdfast.upstream.protocols.codec import Codec, Decoder
+from holdfast.upstream.protocols.codec import Codec
 from holdfast.upstream.protocols.codecs import CODECS
+from holdfast.upstream.protocols.stream_decoder import StreamDecoder
 
 RECORDED = Path(__file__).parent / "recorded"
 CALL = ModelCall(model="m-1", messages=(user_says("Hello?"),))
@@ -64,7 +65,7 @@ def frames(*values: object, named: bool = False, done: bool = False) -> bytes:
     return body + (b"data: [DONE]\n\n" if done else b"")
 
 
-def read(decoder: Decoder, pieces: Iterable[bytes]) -> list[Delta]:
+def read(decoder: StreamDecoder, pieces: Iterable[bytes]) -> list[Delta]:
     """All deltas of a body, as a reader of the connection would get them. Raises what the stream failed with."""
     deltas: list[Delta] = []
     for piece in pieces:
@@ -77,14 +78,15 @@ def read(decoder: Decoder, pieces: Iterable[bytes]) -> list[Delta]:
 
 
 def decode(codec: Codec, *pieces: bytes, call: ModelCall = CALL) -> list[Delta]:
-    return read(codec.make_decoder(call), pieces)
+    return read(codec.decoder(call), pieces)
 
 
 def failure_of(codec: Codec, body: bytes, *, lenient: bool = False) -> UpstreamError | None:
     """How a body fails, if it does."""
-    decoder = codec.make_lenient_decoder(CALL) if lenient else codec.make_decoder(CALL)  # type: ignore[attr-defined]
+    kind = codec.lenient_decoder if lenient else codec.decoder
+    assert kind is not None, "this protocol has one form"
     try:
-        read(decoder, [body])
+        read(kind(CALL), [body])
     except UpstreamError as error:
         return error
     return None

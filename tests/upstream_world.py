@@ -1,10 +1,11 @@
 """A provider that is scripted, the real upstream that asks it, and how a test listens to what comes of a call."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from random import Random
+from typing import Any
 
 from holdfast.clock import Clock
 from holdfast.config import Settings, StreamSettings, WireProtocol
@@ -19,11 +20,15 @@ from holdfast.events import (
     UpstreamRetried,
 )
 from holdfast.messages import AssistantMessage, user_says
+from holdfast.sinks import ByteSink
 from holdfast.testing import HurriedClock, ScriptedProvider, stream
 from holdfast.turns import TurnFold
+from holdfast.upstream.http import HttpUpstream
 from holdfast.upstream.port import ModelCall, Upstream
 from holdfast.upstream.providers import Provider
 from holdfast.upstream.router import ModelRouter
+from holdfast.upstream.transport.http1 import Http1Transport
+from holdfast.upstream.transport.port import Post, Transport, TransportResponse
 
 PROTOCOLS: tuple[WireProtocol, ...] = ("chat_completions", "responses", "anthropic_messages")
 CALL = ModelCall(model="scripted/m-1", system="Be brief.", messages=(user_says("Hello?"),))
@@ -76,6 +81,12 @@ class Heard:
         return fold.message()
 
 
+def open_http(provider: Provider, settings: StreamSettings = QUICK, **transport: Any) -> HttpUpstream:
+    """What asks one provider, over HTTP/1.1 and without retries; the rest is the transport's."""
+    connections = Http1Transport(provider.base_url, connect_seconds=settings.connect_seconds, **transport)
+    return HttpUpstream(provider, provider.make_codec(), settings, connections)
+
+
 async def hear(upstream: Upstream, call: ModelCall = CALL, *, seconds: float = 10.0) -> Heard:
     """Listen to a call to its end, and never for ever."""
     heard = Heard()
@@ -119,3 +130,101 @@ async def asking(
         yield router
     finally:
         await router.aclose()
+
+
+# A transport in memory: the whole of the port, and no connection.
+
+
+STREAM = {"content-type": "text/event-stream; charset=utf-8"}
+JSON = {"content-type": "application/json"}
+
+
+@dataclass
+class MemoryResponse:
+    """A body in pieces. A number among them is so many seconds of silence, an error how it ends."""
+
+    pieces: Sequence[bytes | float | Exception] = ()
+    status: int = 200
+    headers: Mapping[str, str] = field(default_factory=lambda: STREAM)
+    begins_after_seconds: float = 0.0
+    is_over: bool = False
+    ended: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.left = list(self.pieces)
+        self._failed = asyncio.Event()
+        self._failure: Exception | None = None
+
+    async def read(self) -> bytes:
+        while self._failure is None and self.left:
+            match self.left.pop(0):
+                case bytes() as piece:
+                    return piece
+                case Exception() as error:
+                    raise error
+                case float() as seconds:
+                    with suppress(TimeoutError):
+                        await asyncio.wait_for(self._failed.wait(), seconds)
+        if self._failure is not None:
+            raise self._failure
+        self.is_over = True
+        return b""
+
+    async def stream_to(self, sink: ByteSink) -> bool:
+        while piece := await self.read():
+            if not sink.push(piece):
+                return False
+        return True
+
+    def release(self) -> None:
+        self.ended.append("released")
+
+    def cut(self) -> None:
+        self.ended.append("cut")
+
+    def fail(self, error: Exception) -> None:
+        self.ended.append("failed")
+        self._failure = error
+        self._failed.set()
+
+
+class MemoryTransport:
+    """Gives these responses, one after the other, and keeps what was asked."""
+
+    def __init__(self, *responses: MemoryResponse | Exception) -> None:
+        self.responses = list(responses)
+        self.prepared: list[tuple[str, dict[str, str]]] = []
+        self.posted: list[tuple[str, bytes]] = []
+        self.is_closed = False
+
+    def prepare(self, path: str, headers: Mapping[str, str]) -> Post:
+        self.prepared.append((path, dict(headers)))
+
+        async def post(body: bytes) -> TransportResponse:
+            self.posted.append((headers["Accept"], body))
+            response = self.responses.pop(0)
+            if isinstance(response, Exception):
+                raise response
+            await asyncio.sleep(response.begins_after_seconds)
+            return response
+
+        return post
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+def upstream_over(
+    transport: Transport,
+    *,
+    protocol: WireProtocol = "chat_completions",
+    api_key: str = "",
+    headers: Mapping[str, str] | None = None,
+    settings: StreamSettings = QUICK,
+    **more: Any,
+) -> HttpUpstream:
+    """What asks a provider by the name of `odd` over such a transport."""
+    known = Provider(
+        name="odd", protocol=protocol, base_url="http://odd.test/v1", api_key=api_key, headers=headers or {}
+    )
+    return HttpUpstream(known, known.make_codec(), settings, transport, **more)

@@ -1,7 +1,7 @@
 """The fold: a turn's deltas become one assistant message (U1-U4, U6).
 
-The same fold serves the live turn, a replay of the log and recovery after a crash, so they cannot disagree.
-No I/O; sits on the vocabulary.
+The same fold serves the live turn, a replay of the log and recovery after a crash, so they cannot disagree. Agents,
+runs and encoders sit above. Vocabulary: imports only vocabulary, and does no I/O.
 """
 
 from collections.abc import Iterable
@@ -22,7 +22,7 @@ from holdfast.messages import AssistantMessage, AssistantPart, Metadata, Reasoni
 
 
 @dataclass(slots=True)
-class _Words:
+class _OpenWords:
     """A text or reasoning part while it grows."""
 
     kind: type[Text] | type[Reasoning]
@@ -53,9 +53,9 @@ class TurnFold:
     __slots__ = ("_calls", "_parts", "_words", "answered")
 
     def __init__(self) -> None:
-        self._parts: list[_Words | OpenCall] = []
+        self._parts: list[_OpenWords | OpenCall] = []
         self._calls: dict[int, OpenCall] = {}
-        self._words: _Words | None = None
+        self._words: _OpenWords | None = None
         self.answered: Answered | None = None
         """How the provider said the turn ended; None: not yet, or never."""
 
@@ -75,18 +75,18 @@ class TurnFold:
             case TextAdded():
                 words = self._words
                 if words is None or words.kind is not Text:
-                    words = self._begin(_Words(Text))
+                    words = self._begin(_OpenWords(Text))
                 words.pieces.append(event.text)
             case ReasoningAdded():
                 words = self._words
                 if words is None or words.kind is not Reasoning or words.closed or words.summary != event.summary:
-                    words = self._begin(_Words(Reasoning, event.summary))
+                    words = self._begin(_OpenWords(Reasoning, event.summary))
                 words.pieces.append(event.text)
             case ReasoningSigned():
                 words = self._words
                 if words is None or words.kind is not Reasoning or words.closed:
                     # A provider may send sealed reasoning without any words to go with it.
-                    words = self._begin(_Words(Reasoning))
+                    words = self._begin(_OpenWords(Reasoning))
                 words.metadata = {**(words.metadata or {}), **event.metadata}
                 words.closed = True
             case ToolCallBegan():
@@ -104,7 +104,7 @@ class TurnFold:
             case _:
                 pass
 
-    def _begin(self, words: _Words) -> _Words:
+    def _begin(self, words: _OpenWords) -> _OpenWords:
         self._parts.append(words)
         self._words = words
         return words
@@ -122,16 +122,16 @@ class TurnFold:
     @property
     def has_text(self) -> bool:
         """Has any text come?"""
-        return any(isinstance(part, _Words) and part.kind is Text for part in self._parts)
+        return any(isinstance(part, _OpenWords) and part.kind is Text for part in self._parts)
 
     def message(self, *, with_calls: bool = True) -> AssistantMessage:
         """The message so far; `with_calls=False` leaves out calls that were dropped."""
         parts: list[AssistantPart] = []
         for part in self._parts:
             match part:
-                case _Words(kind=kind) if kind is Text:
+                case _OpenWords(kind=kind) if kind is Text:
                     parts.append(Text(text="".join(part.pieces)))
-                case _Words():
+                case _OpenWords():
                     parts.append(
                         Reasoning(text="".join(part.pieces), summary=part.summary, metadata=part.metadata),
                     )

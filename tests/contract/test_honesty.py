@@ -12,7 +12,7 @@ import pytest
 from holdfast.chaos.provider import RecordedRequest
 from holdfast.config import WireProtocol
 from holdfast.testing import FaultName, Reply, ScriptedProvider
-from holdfast.upstream.transport.http1 import PARTING_SECONDS
+from holdfast.upstream.transport.response import PARTING_SECONDS
 from tests.honesty import CASES, DOCUMENT, MATRIX, TEXT, Case, render_document
 from tests.serving import CHAT, Answer, Client, running_server
 

@@ -16,8 +16,7 @@ from holdfast.events import Answered, ArgumentsAdded, Delta, ReasoningAdded, Tex
 from holdfast.ids import CallId
 from holdfast.messages import AssistantMessage, Reasoning, Text, ToolCall, Usage, user_says
 from holdfast.upstream.port import NamedTool
-from holdfast.upstream.protocols.codecs import CODECS
-from holdfast.upstream.protocols.responses.decode import ResponsesCodec
+from holdfast.upstream.protocols.codecs import CODECS, ResponsesCodec
 from tests.codec_world import (
     CALL,
     EVERYTHING,
@@ -230,7 +229,7 @@ def test_text_and_calls_of_one_turn_are_both_kept_in_any_order(protocol: WirePro
 @every_protocol
 def test_text_comes_in_order_as_it_arrives(protocol: WireProtocol) -> None:
     """U5: each chunk is a delta when its last byte is there, and not later."""
-    decoder = CODECS[protocol].make_decoder(CALL)
+    decoder = CODECS[protocol].decoder(CALL)
     assert decoder.feed(frames(*OPEN[protocol])) == []
     for word in ("one", " two", " three"):
         chunk = frames(SAY[protocol](word))
@@ -261,7 +260,7 @@ def test_reasoning_is_a_channel_of_its_own(protocol: WireProtocol) -> None:
 @every_protocol
 def test_every_frame_counts_as_activity_and_no_comment_does(protocol: WireProtocol) -> None:
     """U7, U14: frames without a delta, unknown ones and garbage count; keep-alive comments do not."""
-    decoder = CODECS[protocol].make_decoder(CALL)
+    decoder = CODECS[protocol].decoder(CALL)
     decoder.feed(frames(*OPEN[protocol]))
     before = decoder.frames
     for silent in (b'data: {"type": "ping"}\n\n', b'data: {"type": "something.new"}\n\n', b"data: garbage\n\n"):
@@ -286,7 +285,7 @@ def test_an_error_event_that_means_a_lost_connection_is_transient(protocol: Wire
 def test_any_other_error_event_is_final_with_its_message_and_status(protocol: WireProtocol) -> None:
     """U9: what came before it stands."""
     event = error_event(protocol, {"message": "Out of credit.", "code": 402})
-    decoder = CODECS[protocol].make_decoder(CALL)
+    decoder = CODECS[protocol].decoder(CALL)
     assert decoder.feed(stream(protocol, SAY[protocol]("x"), event)) == [TextAdded(text="x")]
     assert isinstance(decoder.failure, ProviderRefusedError)
     assert (decoder.failure.message, decoder.failure.status) == ("Out of credit.", 402)
@@ -321,12 +320,11 @@ def test_a_plain_request_asks_for_no_stream(protocol: WireProtocol) -> None:
 
 def test_a_responses_stream_of_the_other_form_is_a_protocol_error_that_the_other_reading_understands() -> None:
     """U11: without its first event, before any delta."""
-    codec = ResponsesCodec()
+    strict, lenient = ResponsesCodec.decoder(CALL), ResponsesCodec.lenient_decoder(CALL)
     body = frames(SAY["responses"]("Hello"), *CLOSE["responses"])
-    decoder = codec.make_decoder(CALL)
-    assert decoder.feed(body) == []
-    assert isinstance(decoder.failure, ProtocolError)
-    assert text_of(read(codec.make_lenient_decoder(CALL), [body])) == ["Hello"]
+    assert strict.feed(body) == []
+    assert isinstance(strict.failure, ProtocolError)
+    assert text_of(read(lenient, [body])) == ["Hello"]
 
 
 @every_protocol
@@ -338,7 +336,7 @@ def test_a_stream_that_dies_in_a_call_leaves_it_open(protocol: WireProtocol) -> 
         argued(protocol, 0, '{"path":"a"}'),
         close=False,
     )
-    decoder = CODECS[protocol].make_decoder(CALL)
+    decoder = CODECS[protocol].decoder(CALL)
     assert decoder.feed(body) == [
         ToolCallBegan(index=0, call_id=CallId("call_a"), name="write_file"),
         ArgumentsAdded(index=0, text='{"path":"a"}'),
@@ -359,7 +357,7 @@ def test_garbage_is_passed_over(protocol: WireProtocol) -> None:
 def test_a_clean_end_without_a_finish_reason_is_no_success(protocol: WireProtocol) -> None:
     """U16: whatever text came, the answer is partial."""
     body = stream(protocol, SAY[protocol]("one"), close=False)
-    decoder = CODECS[protocol].make_decoder(CALL)
+    decoder = CODECS[protocol].decoder(CALL)
     assert text_of(decoder.feed(body)) == ["one"]
     assert not decoder.finished
     with pytest.raises(TransportLostError):
@@ -370,7 +368,7 @@ def test_a_clean_end_without_a_finish_reason_is_no_success(protocol: WireProtoco
 def test_a_finish_reason_counts_without_the_terminator(protocol: WireProtocol) -> None:
     """U16: in Responses the last event is both."""
     body = frames(*OPEN[protocol], SAY[protocol]("one"), CLOSE[protocol][0])
-    decoder = CODECS[protocol].make_decoder(CALL)
+    decoder = CODECS[protocol].decoder(CALL)
     deltas: list[Delta] = decoder.feed(body)
     assert (decoder.finished, decoder.done) == (True, False)
     deltas += decoder.end()

@@ -1,7 +1,7 @@
 """Everything that can go wrong between a model and whoever reads it: the one table of faults.
 
 The scripted provider acts them out, `--chaos` offers them to anyone (T6), tests and documents name them by these words.
-Below `wire` and `provider`; knows no sockets.
+`reply`, `steps` and `models` sit above; knows no protocol and no sockets.
 """
 
 import re

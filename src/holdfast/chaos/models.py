@@ -7,8 +7,8 @@ import re
 from typing import Final
 
 from holdfast.chaos.faults import FAULTS, NO_FAULT, STATUSES, Fault, FaultName, parse_fault
-from holdfast.chaos.provider import RecordedRequest
-from holdfast.chaos.wire import Reply, pieces_of
+from holdfast.chaos.recorded import RecordedRequest
+from holdfast.chaos.reply import Reply, pieces_of
 from holdfast.messages import Usage
 
 CHAOS_MODELS: Final[dict[str, str]] = {

@@ -7,7 +7,7 @@ Above everything that they stand in for; only tests and benchmarks use them.
 from holdfast.chaos.faults import FAULTS, Fault, FaultName, parse_fault
 from holdfast.chaos.models import CHAOS_MODELS, chaos_reply, chaos_responder
 from holdfast.chaos.provider import RecordedRequest, ScriptedProvider
-from holdfast.chaos.wire import Reply, ScriptedCall, tool_call
+from holdfast.chaos.reply import Reply, ScriptedCall, tool_call
 from holdfast.server import Parts
 from holdfast.testing.clock import HurriedClock, ManualClock
 from holdfast.testing.server import LocalServer, open_local_server

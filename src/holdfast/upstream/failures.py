@@ -1,7 +1,8 @@
 """What went wrong at the provider, read from whatever shape it has (U8-U10).
 
 Error bodies and error events of all protocols, routers and local servers end here and become one of the errors of the
-tree: lost, refused, or unable to stream. No I/O; the codecs sit above.
+tree: lost, refused, or unable to stream. No I/O; `protocols` sits above, and whether to try again is `retry`'s
+business.
 """
 
 import html
@@ -176,7 +177,7 @@ def read_complaint(value: object, depth: int = 0) -> Complaint:
 
 
 def failure_of_event(value: object) -> UpstreamError:
-    """An error that came inside a stream, or inside a 2xx answer (U8, U9)."""
+    """An error that came inside a stream, or inside a 2xx response (U8, U9)."""
     complaint = read_complaint(value)
     message = complaint.message or f"The provider reported an error: {complaint.code or 'it did not say which'}."
     if complaint.status is None and (is_connection_lost(complaint.message) or _has_lost_kind(complaint)):
@@ -184,8 +185,8 @@ def failure_of_event(value: object) -> UpstreamError:
     return ProviderRefusedError(message, status=complaint.probable_status, code=_code_of(complaint))
 
 
-def failure_of_answer(status: int, body: bytes, retry_after: str | None) -> UpstreamError:
-    """An answer that is not 2xx (U9, U10)."""
+def failure_of_response(status: int, body: bytes, retry_after: str | None) -> UpstreamError:
+    """A response that is not 2xx (U9, U10)."""
     try:
         value: object = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

@@ -1,6 +1,7 @@
 """Other models to ask when one has failed for good before anybody saw anything (U15).
 
-The router puts it on top of its single models; opens no connection.
+`router` sits above; below are single models, `provider_upstreams`. Opens no connection and waits for nothing of its
+own.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -8,6 +9,7 @@ from typing import Final
 
 import msgspec
 
+from holdfast.config import Settings
 from holdfast.errors import ProviderRefusedError, UpstreamError
 from holdfast.events import FellBack
 from holdfast.sinks import DeltaSink, send
@@ -25,6 +27,14 @@ def is_worth_another_model(error: UpstreamError) -> bool:
             return error.status not in _BAD_REQUESTS and error.code != CONTEXT_LENGTH_EXCEEDED
         case _:
             return True
+
+
+def fallbacks_of(settings: Settings, model: str) -> tuple[str, ...]:
+    """The models to ask when this one has failed: its own, else the default model's if it is that."""
+    own = settings.models.get(model)
+    if own is not None and own.fallbacks:
+        return own.fallbacks
+    return settings.fallbacks if model == settings.model else ()
 
 
 class FallbackUpstream:

@@ -1,7 +1,8 @@
 """The port to a model: a call goes in, and its sink is pushed the deltas.
 
-Implementations are HTTP, the built-in demo model and the scripted one for tests; wrappers add retries and fallback.
-Sits on the vocabulary; knows no run, no store and no HTTP surface.
+Implementations are `http`, the built-in `demo` model and the scripted one for tests; `retry` and `fallback` wrap
+them, and `router` puts them together. Runs and agents sit above and know nothing else of this package. Sits on the
+vocabulary; knows no run, no store and no HTTP surface.
 """
 
 from collections.abc import Awaitable

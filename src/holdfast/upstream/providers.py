@@ -1,10 +1,10 @@
 """The providers Holdfast knows by name, as data, and how a name becomes one that can be asked.
 
-A provider is where to ask, in which protocol, with which key. The router sits above; no I/O. Reads no environment:
-whoever calls passes it in.
+A provider is where to ask, in which protocol, with which key. `router` and `provider_upstreams` sit above; no I/O.
+Reads no environment: whoever calls passes it in.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import urlsplit
@@ -164,6 +164,29 @@ def resolve_provider(name: str, settings: ProviderSettings | None, environment: 
         headers=dict(given.headers),
         quirks=known.quirks if known else _USUAL,
     )
+
+
+class ProviderDirectory:
+    """Who answers for a model: those that are ready-made, then those of the settings and of the table."""
+
+    def __init__(
+        self,
+        settings: Mapping[str, ProviderSettings],
+        environment: Mapping[str, str],
+        ready_made: Sequence[Provider] = (),
+    ) -> None:
+        self._settings = settings
+        self._environment = environment
+        self._ready_made = {provider.name: provider for provider in ready_made}
+
+    def provider_of(self, model: str) -> Provider:
+        """The provider of `provider/model`.
+
+        Raises:
+            ConfigError: there is no such provider, or it lacks something; the message names what to set.
+        """
+        name = model.partition("/")[0]
+        return self._ready_made.get(name) or resolve_provider(name, self._settings.get(name), self._environment)
 
 
 def _check_base_url(name: str, base_url: str) -> None:

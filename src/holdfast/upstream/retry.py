@@ -1,7 +1,7 @@
 """Trying again, before anybody has seen anything (U8, U9, U12).
 
-Wraps one model's upstream. Once a content delta has been handed on, every error passes through untouched. Waits on
-the injected clock only; opens no connection.
+Wraps one provider's `http`; `provider_upstreams` builds the two and sits above. Once a content delta has been handed
+on, every error passes through untouched. Waits on the injected clock only; opens no connection.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,7 +1,8 @@
 """Reading one streamed answer: bytes in, deltas to the sink, in the step in which they came (U5, U11, U14).
 
-The connection calls `take` with what every read brings, so that the usual piece, some words in the middle of an answer,
-has a short way. `http` sits above: it decides what becomes of the connection.
+A sink between two others: the transport's response pushes what every read brings, and what it means is pushed on. So
+the usual piece, some words in the middle of an answer, has a short way. `http` sits above: it decides what becomes of
+the connection. What the bytes mean is the decoder's business, below in `protocols`.
 """
 
 import asyncio
@@ -13,7 +14,7 @@ import msgspec
 from holdfast.errors import ProtocolError, TransportLostError, UpstreamError
 from holdfast.events import Answered, Delta
 from holdfast.sinks import DeltaSink
-from holdfast.upstream.protocols.codec import Decoder
+from holdfast.upstream.protocols.stream_decoder import StreamDecoder
 from holdfast.upstream.transport.watchdog import Watchdog
 
 AFTER_FINISH_SECONDS: Final = 5.0
@@ -22,8 +23,8 @@ MAX_KEPT_READS: Final = 64
 """How much of a stream is kept to be read again in its other form (U11); a protocol error comes early or never."""
 
 
-class Reading:
-    """One streamed answer."""
+class StreamReader:
+    """One streamed answer: a `ByteSink` that decodes, and pushes on."""
 
     __slots__ = (
         "_decoder",
@@ -44,14 +45,14 @@ class Reading:
 
     def __init__(
         self,
-        decoder: Decoder,
+        decoder: StreamDecoder,
         sink: DeltaSink,
         watchdog: Watchdog,
         *,
         model: str,
         stall_seconds: float,
         silence: str,
-        make_lenient: Callable[[], Decoder] | None,
+        make_lenient: Callable[[], StreamDecoder] | None,
     ) -> None:
         """Read with a decoder, or with the lenient one if the first could not make sense of the body.
 
@@ -77,8 +78,8 @@ class Reading:
         self._is_flowing = False
         """The next piece is most likely like the last."""
 
-    def take(self, data: bytes) -> bool:
-        """What a read brought. False: no more of it, or not now."""
+    def push(self, data: bytes) -> bool:
+        """What a read brought. False: no more of it if `is_over`, else not before `drain`."""
         decoder = self._decoder
         deltas = decoder.feed(data)
         if self._is_flowing and not decoder.finished and decoder.failure is None:
@@ -87,18 +88,25 @@ class Reading:
             self._frames = decoder.frames
             self._watchdog.heard_at = self._time()
             return self._sink.push(deltas)
-        return self._take_unusual(data, deltas, decoder.failure)
+        return self._push_unusual(data, deltas, decoder.failure)
+
+    async def drain(self) -> None:
+        """Wait until the sink takes more. That the provider is not heard meanwhile is our doing, and no silence."""
+        self._watchdog.is_waiting = False
+        await self._sink.drain()
+        self._watchdog.heard_at = self._time()
+        self._watchdog.is_waiting = True
 
     def end(self, lost: UpstreamError | None) -> None:
         """The body has ended, or the connection was lost."""
         deltas, failure = _end(self._decoder)
-        self._take_unusual(b"", deltas, failure, is_end=True)
+        self._push_unusual(b"", deltas, failure, is_end=True)
         if lost is not None:
             self.is_whole = False
             if isinstance(self.failure, TransportLostError):
                 self.failure = lost
 
-    def _take_unusual(
+    def _push_unusual(
         self, data: bytes, deltas: list[Delta], failure: UpstreamError | None, *, is_end: bool = False
     ) -> bool:
         """The beginning, the end, and all that is odd."""
@@ -122,7 +130,7 @@ class Reading:
             return not self.is_over
         if decoder.done:
             self.is_whole = failure is None
-            deltas = named(deltas, self._model)
+            deltas = with_model(deltas, self._model)
         elif decoder.finished:
             self._watchdog.allow(min(AFTER_FINISH_SECONDS, self._stall_seconds), self._silence)
         elif self._frames == 0:
@@ -133,12 +141,12 @@ class Reading:
         return self._sink.push(deltas) and not self.is_over
 
 
-def named(deltas: Sequence[Delta], model: str) -> list[Delta]:
-    """With the name of the model that answered."""
+def with_model(deltas: Sequence[Delta], model: str) -> list[Delta]:
+    """The deltas, the end of the turn under the name by which the model was asked."""
     return [msgspec.structs.replace(delta, model=model) if isinstance(delta, Answered) else delta for delta in deltas]
 
 
-def _end(decoder: Decoder) -> tuple[list[Delta], UpstreamError | None]:
+def _end(decoder: StreamDecoder) -> tuple[list[Delta], UpstreamError | None]:
     """What the end of the body adds, and whether it is a good one."""
     if decoder.done or decoder.failure is not None:
         return [], decoder.failure

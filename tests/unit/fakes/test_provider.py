@@ -159,6 +159,16 @@ async def test_it_knows_who_closed_the_connection_and_when() -> None:
             await provider.received(2, seconds=0.05)
 
 
+@pytest.mark.parametrize(("name", "by_peer"), [("none", True), ("stall", True), ("die_after", False), ("reset", False)])
+async def test_it_knows_whether_it_was_its_own_doing(name: FaultName, by_peer: bool) -> None:
+    """T6: a connection that the provider ended was not left by its client."""
+    async with ScriptedProvider([replace(STORY, fault=Fault(name))]) as provider:
+        await exchange(provider, quiet_seconds=0.05)
+        request = provider.requests[0]
+        await request.closed()
+        assert request.closed_by_peer is by_peer
+
+
 async def test_a_script_that_has_run_out_says_so() -> None:
     async with ScriptedProvider() as provider:
         got, _ = await exchange(provider, quiet_seconds=0.05)

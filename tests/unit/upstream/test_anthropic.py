@@ -2,13 +2,15 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from holdfast.errors import ProtocolError, ProviderRefusedError, TransportLostError
 from holdfast.events import Answered, ArgumentsAdded, ReasoningAdded, ReasoningSigned, TextAdded, ToolCallBegan
 from holdfast.ids import CallId
 from holdfast.messages import Usage
-from holdfast.upstream.protocols.anthropic.decode import STOP_REASONS, AnthropicCodec
+from holdfast.upstream.protocols.anthropic.decode import STOP_REASONS
+from holdfast.upstream.protocols.codecs import AnthropicCodec
 from tests.codec_world import CALL, decode, failure_of, fold, frames, text_of
 
 CODEC = AnthropicCodec()
@@ -40,7 +42,7 @@ USAGE = Usage(input_tokens=2, output_tokens=3)
 
 
 def test_text_and_its_end() -> None:
-    decoder = CODEC.make_decoder(CALL)
+    decoder = CODEC.decoder(CALL)
     assert decoder.feed(frames(START, *say("Hi"), finish("end_turn"), named=True)) == [TextAdded(text="Hi")]
     assert (decoder.finished, decoder.done) == (True, False)
     assert decoder.feed(frames(STOP, named=True)) == [Answered(finish="stop", model="m-1", usage=USAGE)]
@@ -52,17 +54,43 @@ def test_frames_without_event_names_are_read_by_their_type() -> None:
 
 
 def test_a_ping_is_a_frame_without_a_delta() -> None:
-    decoder = CODEC.make_decoder(CALL)
+    decoder = CODEC.decoder(CALL)
     assert decoder.feed(b'event: ping\ndata: {"type": "ping"}\n\n') == []
     assert decoder.frames == 1
 
 
-@pytest.mark.parametrize(("reason", "ours"), STOP_REASONS.items())
+MEANINGS = {
+    "end_turn": "stop",
+    "stop_sequence": "stop",
+    "max_tokens": "length",
+    "model_context_window_exceeded": "length",
+    "pause_turn": "length",
+    "tool_use": "tool_calls",
+    "refusal": "refusal",
+}
+"""By hand, so that a change of the table is seen: only what is whole may be called so."""
+
+
+def test_every_stop_reason_is_looked_at() -> None:
+    """U1: none is known that is not in the list."""
+    assert set(STOP_REASONS) == set(MEANINGS)
+
+
+@pytest.mark.parametrize(("reason", "ours"), MEANINGS.items())
 def test_each_stop_reason_means_one_of_ours(reason: str, ours: str) -> None:
+    """U1: and none that means less than a whole answer is told as one."""
     calls = call(1, "{}") if ours == "tool_calls" else []
     answered = decode(CODEC, frames(START, *say("Hi"), *calls, finish(reason), STOP))[-1]
     assert isinstance(answered, Answered)
     assert answered.finish == ours
+
+
+def test_a_stop_reason_that_says_tool_use_and_brings_none_is_no_answer() -> None:
+    """U16: what the model wanted done was not done; streamed and plain."""
+    assert isinstance(failure_of(CODEC, frames(START, *say("Hi"), finish("tool_use"), STOP)), ProtocolError)
+    plain = {"type": "message", "content": [{"type": "text", "text": "Hi"}], "stop_reason": "tool_use"}
+    with pytest.raises(ProtocolError, match="sent no call"):
+        CODEC.parse_answer(msgspec.json.encode(plain), CALL)
 
 
 def test_an_unknown_stop_reason_is_a_failure_that_names_it() -> None:

@@ -18,7 +18,8 @@ from holdfast.events import (
 )
 from holdfast.ids import CallId
 from holdfast.messages import Finish, Reasoning, Text, ToolCall, Usage
-from holdfast.upstream.protocols.chat_completions.decode import FINISH_REASONS, ChatCompletionsCodec
+from holdfast.upstream.protocols.chat_completions.decode import FINISH_REASONS
+from holdfast.upstream.protocols.codecs import ChatCompletionsCodec
 from tests.codec_world import CALL, chat, decode, failure_of, fold, frames, recorded, text_of
 
 CODEC = ChatCompletionsCodec()
@@ -187,14 +188,41 @@ def test_extra_content_is_kept_with_its_call_also_when_it_comes_late() -> None:
 # The end.
 
 
-@pytest.mark.parametrize(
-    ("word", "finish"),
-    [*FINISH_REASONS.items(), ("STOP", "stop"), ("MAX_TOKENS", "length"), ("tool-calls", "tool_calls")],
-)
+MEANINGS: dict[Finish, tuple[str, ...]] = {
+    "stop": (
+        *("stop", "eos", "eos_token", "end", "end_turn", "stop_sequence", "complete", "completed"),
+        "STOP",
+    ),
+    "length": ("length", "max_tokens", "max_output_tokens", "model_length", "MAX_TOKENS"),
+    "tool_calls": ("tool_calls", "tool_call", "tool_use", "function_call", "tool-calls"),
+    "content_filter": (
+        *("content_filter", "safety", "recitation", "blocklist", "prohibited_content", "spii", "sensitive"),
+        "SAFETY",
+    ),
+    "refusal": ("refusal",),
+}
+"""By hand, so that a change of the table is seen: only what is whole may be called so."""
+
+
+def test_every_known_finish_reason_is_looked_at() -> None:
+    """U1: none is known that is not in the list."""
+    assert set(FINISH_REASONS) == {word for words in MEANINGS.values() for word in words if word in FINISH_REASONS}
+
+
+@pytest.mark.parametrize(("word", "finish"), [(word, finish) for finish, words in MEANINGS.items() for word in words])
 def test_each_known_finish_reason_means_one_of_ours(word: str, finish: Finish) -> None:
+    """U1: and none that means less than a whole answer is told as one."""
     call = {"index": 0, "id": "c", "function": {"name": "f", "arguments": "{}"}}
     said = chat("x", tool_calls=[call]) if finish == "tool_calls" else chat("x")
     assert decode(CODEC, frames(said, chat(finish=word)))[-1] == Answered(finish=finish, model="m-1")
+
+
+def test_a_finish_that_says_tool_calls_and_brings_none_is_no_answer() -> None:
+    """U16: what the model wanted done was not done; streamed and plain."""
+    assert isinstance(failure_of(CODEC, frames(chat("x"), chat(finish="tool_calls"), done=True)), ProtocolError)
+    plain = {"choices": [{"index": 0, "message": {"content": "x"}, "finish_reason": "tool_calls"}]}
+    with pytest.raises(ProtocolError, match="sent no call"):
+        CODEC.parse_answer(msgspec.json.encode(plain), CALL)
 
 
 @pytest.mark.parametrize("word", ["error", "abort", "insufficient_system_resource", "malformed_function_call", "???"])
@@ -206,7 +234,7 @@ def test_a_finish_reason_that_is_no_normal_end_is_a_failure_that_names_it(word: 
 
 @pytest.mark.parametrize("word", ["", "null", None])
 def test_no_finish_reason_is_none_however_it_is_written(word: str | None) -> None:
-    decoder = CODEC.make_decoder(CALL)
+    decoder = CODEC.decoder(CALL)
     decoder.feed(frames(chat("x", finish=word)))
     assert (decoder.finished, decoder.failure) == (False, None)
 
@@ -224,7 +252,7 @@ def test_a_finish_reason_that_means_a_lost_connection_is_one() -> None:
 
 
 def test_the_finish_reason_counts_although_the_terminator_is_missing() -> None:
-    decoder = CODEC.make_decoder(CALL)
+    decoder = CODEC.decoder(CALL)
     assert decoder.feed(frames(chat("x"), chat(finish="stop"))) == [TextAdded(text="x")]
     assert (decoder.finished, decoder.done) == (True, False)
     assert decoder.end() == [Answered(finish="stop", model="m-1")]
@@ -266,11 +294,11 @@ def test_the_model_is_the_one_that_the_provider_reports_else_the_one_asked() -> 
 
 
 def test_nothing_is_read_after_the_end_or_a_failure() -> None:
-    decoder = CODEC.make_decoder(CALL)
+    decoder = CODEC.decoder(CALL)
     decoder.feed(frames(chat("x"), chat(finish="stop"), done=True) + frames(chat("y")))
     assert decoder.feed(frames(chat("z"))) == []
     assert decoder.frames == 3
-    decoder = CODEC.make_decoder(CALL)
+    decoder = CODEC.decoder(CALL)
     assert decoder.feed(frames(chat("x"), {"error": "no"}, chat("y"))) == [TextAdded(text="x")]
     assert decoder.feed(frames(chat("z"))) == []
     with pytest.raises(ProviderRefusedError):
@@ -284,7 +312,7 @@ def test_an_error_after_the_finish_reason_does_not_undo_the_answer() -> None:
 
 
 def test_comments_are_no_frames_and_other_frames_are() -> None:
-    decoder = CODEC.make_decoder(CALL)
+    decoder = CODEC.decoder(CALL)
     decoder.feed(b": keepalive\n\n: ping\n")
     assert decoder.frames == 0
     decoder.feed(b'data: {"choices":[]}\n\ndata: garbage\n\n')
@@ -354,7 +382,7 @@ def test_an_empty_error_beside_a_chunk_is_none() -> None:
 
 
 def test_a_frame_that_never_ends_is_a_protocol_error_and_not_our_memory() -> None:
-    decoder = CODEC.make_decoder(CALL)
+    decoder = CODEC.decoder(CALL)
     megabyte = b"x" * 1_000_000
     decoder.feed(frames(chat("x")) + b"data: ")
     for _ in range(20):

@@ -13,9 +13,9 @@ from holdfast.config import WireProtocol
 from holdfast.errors import TransportLostError, UpstreamError
 from holdfast.events import Answered, Delta, ToolCallBegan
 from holdfast.ids import CallId
-from holdfast.upstream.protocols.codec import Decoder
 from holdfast.upstream.protocols.codecs import CODECS
-from holdfast.upstream.protocols.responses.decode import ResponsesCodec
+from holdfast.upstream.protocols.responses.decode import LenientResponsesDecoder
+from holdfast.upstream.protocols.stream_decoder import StreamDecoder
 from tests.codec_world import CALL, PAIRS, PROTOCOLS, STREAMS, codec_of, decode, recorded, recorded_plain
 
 
@@ -49,7 +49,7 @@ def test_a_stream_byte_by_byte_gives_the_same_deltas(name: str) -> None:
 def test_a_stream_that_ends_anywhere_is_whole_only_if_its_finish_reason_has_come(name: str) -> None:
     codec, body = codec_of(name), recorded(name)
     for cut in range(0, len(body), 7):
-        decoder = codec.make_decoder(CALL)
+        decoder = codec.decoder(CALL)
         deltas = decoder.feed(body[:cut])
         if not decoder.done:
             try:
@@ -62,7 +62,7 @@ def test_a_stream_that_ends_anywhere_is_whole_only_if_its_finish_reason_has_come
         assert isinstance(deltas[-1], Answered)
 
 
-def push(decoder: Decoder, pieces: list[bytes]) -> None:
+def push(decoder: StreamDecoder, pieces: list[bytes]) -> None:
     """Feed must not raise; the end may raise errors of the tree alone."""
     deltas = [delta for piece in pieces for delta in decoder.feed(piece)]
     try:
@@ -75,8 +75,8 @@ def push(decoder: Decoder, pieces: list[bytes]) -> None:
 @settings(max_examples=100, deadline=None)
 @given(pieces=st.lists(st.binary(max_size=80) | st.binary(max_size=40).map(lambda data: b"data: " + data + b"\n\n")))
 def test_random_bytes_never_raise(protocol: WireProtocol, pieces: list[bytes]) -> None:
-    push(CODECS[protocol].make_decoder(CALL), pieces)
-    push(ResponsesCodec().make_lenient_decoder(CALL), pieces)
+    push(CODECS[protocol].decoder(CALL), pieces)
+    push(LenientResponsesDecoder(CALL), pieces)
 
 
 @pytest.mark.parametrize("name", STREAMS)
@@ -87,7 +87,7 @@ def test_a_stream_with_broken_bytes_never_raises(name: str, data: st.DataObject)
     for _ in range(data.draw(st.integers(1, 6))):
         where = data.draw(st.integers(0, len(body) - 1))
         body[where : where + data.draw(st.integers(0, 3))] = data.draw(st.binary(max_size=3))
-    push(codec_of(name).make_decoder(CALL), [bytes(body)])
+    push(codec_of(name).decoder(CALL), [bytes(body)])
 
 
 NAMES = (
@@ -135,9 +135,9 @@ def test_known_names_in_strange_shapes_never_raise(name: str, random: Random, ra
         head, found, data = block.partition(b"data: {")
         if found:
             body += head + b"data: " + encode(disturb(msgspec.json.decode(b"{" + data), random, rate)) + b"\n\n"
-    decoders = [codec.make_decoder(CALL)]
-    if isinstance(codec, ResponsesCodec):
-        decoders.append(codec.make_lenient_decoder(CALL))
+    decoders = [codec.decoder(CALL)]
+    if codec.lenient_decoder is not None:
+        decoders.append(codec.lenient_decoder(CALL))
     for decoder in decoders:
         decoder.feed(body)
         with suppress(UpstreamError):

@@ -8,12 +8,12 @@ import msgspec
 import pytest
 
 from holdfast.errors import ProviderRefusedError, StreamingUnsupportedError, TransportLostError
-from holdfast.upstream.failures import failure_of_answer, failure_of_event, is_connection_lost, parse_retry_after
+from holdfast.upstream.failures import failure_of_event, failure_of_response, is_connection_lost, parse_retry_after
 
 
 def refused(status: int, body: object, retry_after: str | None = None) -> ProviderRefusedError:
     data = body if isinstance(body, bytes) else msgspec.json.encode(body)
-    failure = failure_of_answer(status, data, retry_after)
+    failure = failure_of_response(status, data, retry_after)
     assert isinstance(failure, ProviderRefusedError), failure
     return failure
 
@@ -140,7 +140,7 @@ def test_a_retry_after_that_says_nothing_is_none(value: str) -> None:
     ],
 )
 def test_a_model_that_cannot_stream_is_recognised(status: int, error: dict[str, str]) -> None:
-    failure = failure_of_answer(status, msgspec.json.encode({"error": error}), None)
+    failure = failure_of_response(status, msgspec.json.encode({"error": error}), None)
     assert isinstance(failure, StreamingUnsupportedError)
     assert failure.message == error["message"]
 

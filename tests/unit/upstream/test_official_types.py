@@ -8,9 +8,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from holdfast.upstream.port import Options
-from holdfast.upstream.protocols.anthropic.decode import AnthropicCodec
-from holdfast.upstream.protocols.chat_completions.decode import ChatCompletionsCodec
-from holdfast.upstream.protocols.responses.decode import ResponsesCodec
+from holdfast.upstream.protocols.codecs import AnthropicCodec, ChatCompletionsCodec, ResponsesCodec
 from tests.codec_world import EVERYTHING, asking, recorded, recorded_plain, sent
 
 

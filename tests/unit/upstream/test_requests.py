@@ -17,13 +17,10 @@ from holdfast.messages import (
     user_says,
 )
 from holdfast.upstream.port import ModelCall, NamedTool, Options, ResponseFormat
-from holdfast.upstream.protocols.anthropic.decode import AnthropicCodec
 from holdfast.upstream.protocols.anthropic.models import generation_of
-from holdfast.upstream.protocols.chat_completions.decode import ChatCompletionsCodec
 from holdfast.upstream.protocols.chat_completions.encode import ChatQuirks
 from holdfast.upstream.protocols.codec import Codec
-from holdfast.upstream.protocols.codecs import CODECS, make_codec
-from holdfast.upstream.protocols.responses.decode import ResponsesCodec
+from holdfast.upstream.protocols.codecs import CODECS, AnthropicCodec, ChatCompletionsCodec, ResponsesCodec, make_codec
 from tests.codec_world import EVERYTHING, PIXEL, SEALED, asking, sent
 
 # Chat Completions.

@@ -9,7 +9,8 @@ from holdfast.errors import ProtocolError, ProviderRefusedError, TransportLostEr
 from holdfast.events import Answered, ArgumentsAdded, ReasoningAdded, ReasoningSigned, TextAdded, ToolCallBegan
 from holdfast.ids import CallId
 from holdfast.messages import Usage
-from holdfast.upstream.protocols.responses.decode import ResponsesCodec
+from holdfast.upstream.protocols.codecs import ResponsesCodec
+from holdfast.upstream.protocols.responses.decode import LenientResponsesDecoder
 from tests.codec_world import CALL, decode, failure_of, fold, frames, read, text_of
 
 CODEC = ResponsesCodec()
@@ -262,10 +263,10 @@ def test_usage_has_its_details() -> None:
     ],
 )
 def test_what_the_strict_reading_refuses_the_lenient_one_reads(body: bytes) -> None:
-    decoder = CODEC.make_decoder(CALL)
+    decoder = CODEC.decoder(CALL)
     assert decoder.feed(body) == []
     assert isinstance(decoder.failure, ProtocolError)
-    assert text_of(read(CODEC.make_lenient_decoder(CALL), [body])) == ["Hello"]
+    assert text_of(read(LenientResponsesDecoder(CALL), [body])) == ["Hello"]
 
 
 def test_the_lenient_reading_invents_no_success() -> None:

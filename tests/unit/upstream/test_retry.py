@@ -114,6 +114,14 @@ async def test_a_batch_without_deltas_is_passed_on_as_activity() -> None:
     assert list(heard.batches[0]) == []
 
 
+async def test_a_retry_of_the_provider_itself_is_told_under_the_number_of_the_try() -> None:
+    """U10: that a model cannot stream may come to light at any try."""
+    unable = UpstreamRetried(model=CALL.model, attempt=1, error="cannot stream", wait_seconds=0.0)
+    async with ScriptedUpstream([LOST, [[unable], *says("hi")]]) as upstream:
+        heard = await hear(retrying(upstream))
+    assert [(each.attempt, each.error) for each in heard.retries] == [(1, "lost"), (2, "cannot stream")]
+
+
 async def test_an_empty_answer_is_an_answer() -> None:
     answered = Answered(finish="stop", model="m")
     async with ScriptedUpstream([[[answered]]]) as upstream:

@@ -7,6 +7,8 @@ from holdfast.config import ModelSettings, ProviderSettings, Settings
 from holdfast.errors import ConfigError, ProviderRefusedError
 from holdfast.testing import Reply, ScriptedProvider, ScriptedUpstream, says
 from holdfast.upstream.demo.upstream import DemoUpstream
+from holdfast.upstream.fallback import fallbacks_of
+from holdfast.upstream.providers import Provider, ProviderDirectory
 from holdfast.upstream.router import ModelRouter
 from tests.upstream_world import CALL, QUICK, hear
 
@@ -50,17 +52,16 @@ def test_a_local_provider_is_asked_once_somebody_has_named_it(settings: Settings
 
 def test_an_unknown_provider_is_an_error_that_says_what_to_set() -> None:
     with pytest.raises(ConfigError, match="ANTHROPIC_API_KEY"):
-        ModelRouter(Settings(), {}).provider_of("anthropic/claude")
+        ProviderDirectory({}, {}).provider_of("anthropic/claude")
 
 
 def test_a_models_own_fallbacks_go_before_the_default_ones() -> None:
     settings = Settings(
         model="a/one", fallbacks=("b/two",), models={"c/three": ModelSettings(fallbacks=("d/four", "demo"))}
     )
-    router = ModelRouter(settings, {})
-    assert router.fallbacks_of("a/one") == ("b/two",)
-    assert router.fallbacks_of("c/three") == ("d/four", "demo")
-    assert router.fallbacks_of("e/five") == ()
+    assert fallbacks_of(settings, "a/one") == ("b/two",)
+    assert fallbacks_of(settings, "c/three") == ("d/four", "demo")
+    assert fallbacks_of(settings, "e/five") == ()
 
 
 async def test_a_model_nobody_answers_for_is_a_refusal_and_not_a_crash() -> None:
@@ -70,6 +71,25 @@ async def test_a_model_nobody_answers_for_is_a_refusal_and_not_a_crash() -> None
     assert isinstance(heard.error, ProviderRefusedError)
     assert (heard.error.status, heard.error.code) == (404, "model_not_found")
     assert "ANTHROPIC_API_KEY" in heard.error.message
+
+
+async def test_a_key_that_cannot_be_sent_is_a_refusal_and_not_a_crash() -> None:
+    """U9: the message names what to mend, and nothing of the key."""
+    odd = Provider(name="odd", protocol="responses", base_url="http://127.0.0.1:9", api_key="se\u0142cret")
+    router = ModelRouter(Settings(), {}, providers=[odd])
+    heard = await hear(router, replace(CALL, model="odd/m"))
+    await router.aclose()
+    assert isinstance(heard.error, ProviderRefusedError)
+    assert (heard.error.status, heard.error.code) == (404, "model_not_found")
+    assert "providers.odd" in heard.error.message
+    assert "cret" not in heard.error.message
+
+
+def test_a_provider_that_is_ready_made_goes_before_one_of_the_settings() -> None:
+    """T6: nobody's file can stand in the place of what the server itself has opened."""
+    ready = Provider(name="chaos", protocol="chat_completions", base_url="http://127.0.0.1:1/v1")
+    directory = ProviderDirectory({"chaos": ProviderSettings(base_url="http://elsewhere.test/v1")}, {}, [ready])
+    assert directory.provider_of("chaos/reset") is ready
 
 
 async def test_a_provider_without_a_key_falls_back_to_one_with() -> None:
@@ -86,8 +106,9 @@ async def test_a_built_in_model_is_asked_by_its_name() -> None:
         router = ModelRouter(Settings(), {}, built_in={"puppet": scripted})
         assert router.has_model("puppet") and not router.has_model("demo")
         assert (await hear(router, replace(CALL, model="puppet"))).text == "hi"
+        assert not scripted.is_closed
         await router.aclose()
-    assert scripted.is_closed
+        assert scripted.is_closed
 
 
 async def test_a_provider_of_the_file_is_asked_as_it_says() -> None:

@@ -1,6 +1,6 @@
 """What is asked of the demo model: plain sentences become tool calls.
 
-A handful of patterns, and any tool that a prompt calls by its name. Pure; `demo_script` sits above.
+A handful of patterns, and any tool that a prompt calls by its name. Pure; `script` sits above.
 """
 
 import re

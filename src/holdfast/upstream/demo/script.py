@@ -1,7 +1,7 @@
 """What the built-in demo model says: a prompt goes in, a turn comes out.
 
 It understands a few plain requests, enough to show streaming, reasoning, tools and long answers without a key. Pure:
-no waiting and no I/O; `demo` streams it.
+no waiting and no I/O; `upstream` sits above and speaks it, `requests` below reads the prompt.
 """
 
 import re

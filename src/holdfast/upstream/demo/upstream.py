@@ -1,6 +1,7 @@
 """The built-in demo model: works offline and says so, streams, reasons a little, and calls the real tools when asked.
 
-Implements `Upstream` beside the HTTP one. What it says is `demo_script`'s; here it is only spoken.
+Implements `Upstream` beside the HTTP one; `router` puts it behind its name. What it says is `script`'s; here it is only
+spoken.
 """
 
 import asyncio
@@ -18,6 +19,7 @@ from holdfast.upstream.demo.script import DemoTurn, count_input_tokens, make_tur
 from holdfast.upstream.port import ModelCall
 
 DEMO_MODEL: Final = "demo"
+"""Its name, where others have `provider/model`."""
 WORD_SECONDS: Final = 0.012
 
 _PIECE = re.compile(r"\S+\s*|\s+")

@@ -1,58 +1,37 @@
 """What a wire protocol must be able to do. Codecs do no I/O: bytes in, values out (U).
 
-Implementations: chat_completions, responses, anthropic. `http` drives them. Sits on the vocabulary.
+The three concrete ones stand beside their table in `codecs`; each has a folder with `encode`, what is sent, and
+`decode`, what the bytes that come mean. `http` drives them. Sits on `stream_decoder` and `failures`.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Protocol
+from typing import ClassVar
 
 from holdfast.errors import UpstreamError
 from holdfast.events import Delta
+from holdfast.upstream.failures import failure_of_response
 from holdfast.upstream.port import ModelCall
+from holdfast.upstream.protocols.stream_decoder import StreamDecoder
 
 
-class Decoder(Protocol):
-    """One streamed body. Where its bytes are cut makes no difference to the deltas."""
-
-    failure: UpstreamError | None
-    """Set when the stream said that it failed; the deltas before it have been returned and stand."""
-    finished: bool
-    """The finish reason has arrived: whatever happens to the connection now, the answer is whole (U16)."""
-    done: bool
-    """The terminator has arrived: nothing more is worth reading."""
-    frames: int
-    """How many frames that are not comments have come: the stall clock looks at this (U14)."""
-
-    def feed(self, data: bytes) -> list[Delta]:
-        """What these bytes add. Never raises; a frame that is not JSON is passed over (U16)."""
-        ...
-
-    def end(self) -> list[Delta]:
-        """The body has ended, cleanly or not: `Answered` if a finish reason had arrived.
-
-        Raises:
-            TransportLostError: it had not; a clean end of file is not success (U16).
-        """
-        ...
-
-
-class Codec(Protocol):
+class Codec(ABC):
     """One protocol: `chat_completions`, `responses` or `anthropic_messages`."""
 
-    path: str
+    path: ClassVar[str]
     """Appended to the provider's base URL."""
+    decoder: ClassVar[type[StreamDecoder]]
+    """Made for the answer to one call."""
+    lenient_decoder: ClassVar[type[StreamDecoder] | None] = None
+    """For a body that the first could not make sense of (U11); None: the protocol has one form."""
 
     def headers(self, api_key: str) -> dict[str, str]:
-        """How the protocol carries its key."""
-        ...
+        """How the protocol carries its key: as a bearer token; not at all for local servers that want none."""
+        return {"Authorization": f"Bearer {api_key}"} if api_key else {}
 
+    @abstractmethod
     def encode_request(self, call: ModelCall, *, stream: bool) -> bytes:
         """The body to post."""
-        ...
-
-    def make_decoder(self, call: ModelCall) -> Decoder:
-        """For the answer to one streamed call."""
-        ...
 
     def parse_answer(self, body: bytes, call: ModelCall) -> Sequence[Delta]:
         """A plain answer as deltas, `Answered` last (U10).
@@ -60,8 +39,8 @@ class Codec(Protocol):
         Raises:
             UpstreamError: it is an error, or no answer of this protocol.
         """
-        ...
+        return self.decoder(call).take_plain(body)
 
     def parse_error(self, status: int, body: bytes, retry_after: str | None) -> UpstreamError:
-        """An answer that is not 2xx, with the provider's own message and status (U9, U10)."""
-        ...
+        """A response that is not 2xx, with the provider's own message and status (U9, U10)."""
+        return failure_of_response(status, body, retry_after)

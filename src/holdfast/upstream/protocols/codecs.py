@@ -1,13 +1,61 @@
-"""The wire protocols by their names in the configuration. The one place that knows every codec."""
+"""The wire protocols by their names in the configuration. The one place that knows every codec.
+
+A codec only says which parts belong together: `encode` and `decode` of its folder do the work. `providers` sits above.
+"""
 
 from typing import Final
 
 from holdfast.config import WireProtocol
-from holdfast.upstream.protocols.anthropic.decode import AnthropicCodec
-from holdfast.upstream.protocols.chat_completions.decode import ChatCompletionsCodec
-from holdfast.upstream.protocols.chat_completions.encode import ChatQuirks
+from holdfast.upstream.port import ModelCall
+from holdfast.upstream.protocols.anthropic.decode import AnthropicDecoder
+from holdfast.upstream.protocols.anthropic.encode import API_VERSION, encode_anthropic_request
+from holdfast.upstream.protocols.chat_completions.decode import ChatCompletionsDecoder
+from holdfast.upstream.protocols.chat_completions.encode import ChatQuirks, encode_chat_request
 from holdfast.upstream.protocols.codec import Codec
-from holdfast.upstream.protocols.responses.decode import ResponsesCodec
+from holdfast.upstream.protocols.responses.decode import LenientResponsesDecoder, ResponsesDecoder
+from holdfast.upstream.protocols.responses.encode import encode_responses_request
+
+
+class ChatCompletionsCodec(Codec):
+    """OpenAI Chat Completions, as one provider speaks it."""
+
+    path = "/chat/completions"
+    decoder = ChatCompletionsDecoder
+
+    def __init__(self, quirks: ChatQuirks | None = None) -> None:
+        self.quirks = quirks or ChatQuirks()
+
+    def encode_request(self, call: ModelCall, *, stream: bool) -> bytes:
+        """The body to post."""
+        return encode_chat_request(call, self.quirks, stream=stream)
+
+
+class ResponsesCodec(Codec):
+    """OpenAI Responses."""
+
+    path = "/responses"
+    decoder = ResponsesDecoder
+    lenient_decoder = LenientResponsesDecoder
+
+    def encode_request(self, call: ModelCall, *, stream: bool) -> bytes:
+        """The body to post."""
+        return encode_responses_request(call, stream=stream)
+
+
+class AnthropicCodec(Codec):
+    """Anthropic Messages."""
+
+    path = "/messages"
+    decoder = AnthropicDecoder
+
+    def headers(self, api_key: str) -> dict[str, str]:
+        """The version of the protocol, and the key."""
+        return {"anthropic-version": API_VERSION} | ({"x-api-key": api_key} if api_key else {})
+
+    def encode_request(self, call: ModelCall, *, stream: bool) -> bytes:
+        """The body to post."""
+        return encode_anthropic_request(call, stream=stream)
+
 
 CODECS: Final[dict[WireProtocol, Codec]] = {
     "chat_completions": ChatCompletionsCodec(),

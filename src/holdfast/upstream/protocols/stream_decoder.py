@@ -1,15 +1,18 @@
 """What the three stream decoders have in common: frames in, deltas out, and how a body may end (U14, U16).
 
-A protocol's decoder says what one frame means; whether the answer is whole is decided here. Sits on `sse`; no I/O.
+A protocol's decoder says what one frame means; whether the answer is whole is decided here. `codec` sits above, with
+`stream_reader`, which feeds it; below is `sse`. No I/O.
 """
 
 import re
+from abc import ABC, abstractmethod
 from typing import Any, Final
 
 import msgspec
 
 from holdfast.errors import ProtocolError, TransportLostError, UpstreamError
-from holdfast.events import Answered, Delta
+from holdfast.events import Answered, Delta, ToolCallBegan
+from holdfast.ids import CallId, make_call_id
 from holdfast.messages import AssistantMessage, Finish, Usage
 from holdfast.sse import SseDecoder, SseFrame
 from holdfast.upstream.port import ModelCall
@@ -25,16 +28,20 @@ _ESCAPES: Final = re.compile(
 )
 
 
-class StreamDecoder:
-    """One streamed body. Implements `codec.Decoder` but for `_take`, which is the protocol's."""
+class StreamDecoder(ABC):
+    """One answer, streamed or plain. Where the bytes of a stream are cut makes no difference to the deltas."""
 
     __slots__ = ("_call_ids", "_finish", "_model", "_number_of_calls", "_sse", "done", "failure", "finished", "frames")
 
     def __init__(self, call: ModelCall) -> None:
         self.failure: UpstreamError | None = None
+        """Set when the stream said that it failed; the deltas before it have been returned and stand."""
         self.finished = False
+        """The finish reason has arrived: whatever happens to the connection now, the answer is whole (U16)."""
         self.done = False
+        """The terminator has arrived: nothing more is worth reading."""
         self.frames = 0
+        """How many frames that are not comments have come: the stall clock looks at this (U14)."""
         self._sse = SseDecoder()
         self._finish: Finish | None = None
         self._model = call.model
@@ -49,7 +56,7 @@ class StreamDecoder:
         servers count from 0 in every turn."""
 
     def feed(self, data: bytes) -> list[Delta]:
-        """What these bytes add. Never raises."""
+        """What these bytes of a stream add. Never raises; a frame that is not JSON is passed over (U16)."""
         deltas: list[Delta] = []
         if not self.done and self.failure is None:
             self._take_all(self._sse.feed(data), deltas)
@@ -58,10 +65,11 @@ class StreamDecoder:
         return deltas
 
     def end(self) -> list[Delta]:
-        """The body has ended: `Answered` if a finish reason had arrived and it was not given yet.
+        """The body has ended, cleanly or not: `Answered` if a finish reason had arrived and it was not given yet.
 
         Raises:
-            UpstreamError: the stream has failed, or its finish reason never came (TransportLostError, U16).
+            UpstreamError: the stream has failed, or its finish reason never came (TransportLostError): a clean end of
+                file is not success (U16).
         """
         deltas: list[Delta] = []
         if not self.done and self.failure is None:
@@ -73,6 +81,65 @@ class StreamDecoder:
         if self.failure is not None:
             raise self.failure
         return deltas
+
+    def take_plain(self, body: bytes) -> list[Delta]:
+        """All of a plain answer, `Answered` last: read as a stream is, so that the two cannot differ (U1).
+
+        Raises:
+            UpstreamError: it is an error, or no answer of this protocol.
+        """
+        deltas: list[Delta] = []
+        self._take_plain(body, deltas)
+        if self.failure is None and not self.done:
+            self._terminate(deltas)
+        if self.failure is not None:
+            raise self.failure
+        return deltas
+
+    # Below: the protocol's own part.
+
+    @abstractmethod
+    def _take(self, event: str, data: bytes, deltas: list[Delta]) -> None:
+        """One frame. May raise UNREADABLE, before it has changed anything."""
+
+    @abstractmethod
+    def _take_plain(self, body: bytes, deltas: list[Delta]) -> None:
+        """A plain answer. Raises UpstreamError, or sets `failure`, when it is none."""
+
+    @abstractmethod
+    def _usage(self) -> Usage:
+        """The counts so far."""
+
+    @abstractmethod
+    def _pass_over(self, data: bytes) -> None:
+        """A frame that cannot be read: it must not cost the rest of the stream (U16)."""
+
+    # Below: for the protocols to use.
+
+    def _number_call(self, given_id: str, name: str, deltas: list[Delta]) -> int:
+        """A call begins: its number. It has the provider's id, or ours where that is missing or was there before."""
+        number = self._number_of_calls
+        self._number_of_calls += 1
+        call_id = CallId(given_id) if given_id and given_id not in self._call_ids else make_call_id()
+        self._call_ids.add(call_id)
+        deltas.append(ToolCallBegan(index=number, call_id=call_id, name=name))
+        return number
+
+    def _finish_with(self, finish: Finish) -> None:
+        """The finish reason: whatever happens to the connection now, the answer is whole."""
+        self._finish = finish
+        self.finished = True
+
+    def _terminate(self, deltas: list[Delta]) -> None:
+        """The stream's last word has come: the answer is whole if its finish reason has."""
+        self.done = True
+        if self._finish is None:
+            self.failure = TransportLostError("The model's stream ended before it was finished.")
+        elif self._finish == "tool_calls" and not self._number_of_calls:
+            # What the model wanted done was not done: that must not look like an answer.
+            self.failure = ProtocolError("The provider says that the model called a tool, and sent no call.")
+        else:
+            deltas.append(Answered(finish=self._finish, model=self._model, usage=self._usage()))
 
     def _take_all(self, frames: list[SseFrame], deltas: list[Delta]) -> None:
         for event, data, _ in frames:
@@ -94,33 +161,6 @@ class StreamDecoder:
                 self._take(event, mended, deltas)
         except UNREADABLE:
             self._pass_over(data)
-
-    def _take(self, event: str, data: bytes, deltas: list[Delta]) -> None:
-        """One frame. May raise UNREADABLE, before it has changed anything."""
-        raise NotImplementedError
-
-    def _pass_over(self, data: bytes) -> None:
-        """A frame that cannot be read: by default nothing (U16)."""
-
-    def _usage(self) -> Usage:
-        """The counts so far."""
-        raise NotImplementedError
-
-    def _finish_with(self, finish: Finish) -> None:
-        """The finish reason: whatever happens to the connection now, the answer is whole."""
-        self._finish = finish
-        self.finished = True
-
-    def _terminate(self, deltas: list[Delta]) -> None:
-        """The stream's last word has come: the answer is whole if its finish reason has."""
-        self.done = True
-        if self._finish is None:
-            self.failure = TransportLostError("The model's stream ended before it was finished.")
-        elif self._finish == "tool_calls" and not self._number_of_calls:
-            # What the model wanted done was not done: that must not look like an answer.
-            self.failure = ProtocolError("The provider says that the model called a tool, and sent no call.")
-        else:
-            deltas.append(Answered(finish=self._finish, model=self._model, usage=self._usage()))
 
 
 def mend_unicode(data: bytes) -> bytes:

@@ -1,1 +1,4 @@
-"""Connections to providers: the only code that opens any (U14, U17)."""
+"""How bytes get to providers and back: the only code that opens connections to them (U14, U17).
+
+`port` is what `http` needs; `http1` implements it with `response` and `parser`; `watchdog` cuts what falls silent.
+"""

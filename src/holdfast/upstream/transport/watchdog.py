@@ -1,28 +1,32 @@
-"""A watch on silence that costs nothing per chunk (U14). `http` sits above."""
+"""A watch on silence that costs nothing per chunk (U14).
+
+`http` sets it on a response, and `stream_reader` tells it of every frame that comes. Knows the port of the transport,
+and not what the bytes mean: that comments are no sign of life is the reader's business.
+"""
 
 import asyncio
 
 from holdfast.errors import StreamStalledError
-from holdfast.upstream.transport.http1 import Answer
+from holdfast.upstream.transport.port import TransportResponse
 
 
 class Watchdog:
-    """Cuts an answer that falls silent while it is waited for; its reader then gets StreamStalledError.
+    """Cuts a response that falls silent while it is waited for; its reader then gets StreamStalledError.
 
     One timer, which looks at when something was last heard and sets itself again: nothing is armed per chunk.
     """
 
-    __slots__ = ("_answer", "_limit_seconds", "_loop", "_message", "_timer", "heard_at", "is_waiting")
+    __slots__ = ("_limit_seconds", "_loop", "_message", "_response", "_timer", "heard_at", "is_waiting")
 
-    def __init__(self, answer: Answer, limit_seconds: float, message: str) -> None:
+    def __init__(self, response: TransportResponse, limit_seconds: float, message: str) -> None:
         self._loop = asyncio.get_running_loop()
-        self._answer = answer
+        self._response = response
         self._limit_seconds = limit_seconds
         self._message = message
         self.heard_at = self._loop.time()
         """When something last came. The reader writes it."""
         self.is_waiting = True
-        """Is the reader waiting for the answer, or busy elsewhere? What it keeps waiting is not silent."""
+        """Is the reader waiting for the provider, or busy elsewhere? What it keeps waiting is not silent."""
         self._timer = self._loop.call_at(self.heard_at + limit_seconds, self._look)
 
     def allow(self, limit_seconds: float, message: str) -> None:
@@ -43,4 +47,4 @@ class Watchdog:
         if due > now:
             self._timer = self._loop.call_at(due, self._look)
             return
-        self._answer.fail(StreamStalledError(self._message))
+        self._response.fail(StreamStalledError(self._message))

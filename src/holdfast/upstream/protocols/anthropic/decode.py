@@ -1,21 +1,18 @@
-"""The Anthropic Messages protocol (U, C11).
+"""What an Anthropic Messages endpoint says, streamed or plain (U).
 
-Reads streams and plain answers; what is sent is made in `anthropic_request`. No I/O; `http` sits above.
+What is sent to it is made in `encode`, beside. `codecs` sits above, `stream_decoder` below. No I/O.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
 
 from holdfast.errors import ProtocolError, ProviderRefusedError, UpstreamError
-from holdfast.events import ArgumentsAdded, Delta, ReasoningAdded, ReasoningSigned, TextAdded, ToolCallBegan
-from holdfast.ids import CallId, make_call_id
+from holdfast.events import ArgumentsAdded, Delta, ReasoningAdded, ReasoningSigned, TextAdded
 from holdfast.messages import Finish, Usage
-from holdfast.upstream.failures import failure_of_answer, failure_of_event
+from holdfast.upstream.failures import failure_of_event
 from holdfast.upstream.port import ModelCall
-from holdfast.upstream.protocols.anthropic.encode import encode_anthropic_request
 from holdfast.upstream.protocols.stream_decoder import (
     UNNAMED_TOOL,
     UNREADABLE,
@@ -24,9 +21,6 @@ from holdfast.upstream.protocols.stream_decoder import (
     encode_arguments,
     mend_unicode,
 )
-
-API_VERSION: Final = "2023-06-01"
-"""Not the newest: this one still takes sampling options, and it is the one that other servers imitate."""
 
 STOP_REASONS: Final[dict[str, Finish]] = {
     "end_turn": "stop",
@@ -50,7 +44,7 @@ class _BlockDelta(msgspec.Struct, gc=False):
     stop_details: Any = None
 
 
-class _Event(msgspec.Struct, gc=False):
+class _AnthropicEvent(msgspec.Struct, gc=False):
     type: str = ""
     index: int = 0
     delta: _BlockDelta | None = None
@@ -60,7 +54,7 @@ class _Event(msgspec.Struct, gc=False):
     error: Any = None
 
 
-_decode_event = msgspec.json.Decoder(_Event).decode
+_decode_event = msgspec.json.Decoder(_AnthropicEvent).decode
 
 
 @dataclass(slots=True)
@@ -116,6 +110,9 @@ class AnthropicDecoder(StreamDecoder):
             case _:
                 pass  # ping, and whatever is still to come.
 
+    def _pass_over(self, data: bytes) -> None:
+        """Nothing: no server is known to say anything of interest in one."""
+
     def _fail(self, failure: UpstreamError) -> None:
         if not self.finished:
             self.failure = failure
@@ -149,14 +146,9 @@ class AnthropicDecoder(StreamDecoder):
             case {"type": "redacted_thinking", "data": str(data)}:
                 deltas.append(ReasoningSigned(metadata={"anthropic": {"redacted_thinking": data}}))
             case {"type": "tool_use"}:
-                block.number = self._number_of_calls
-                self._number_of_calls += 1
-                block.input = content.get("input")
-                given = str(content.get("id") or "")
-                call_id = CallId(given) if given and given not in self._call_ids else make_call_id()
-                self._call_ids.add(call_id)
                 name = str(content.get("name") or UNNAMED_TOOL)
-                deltas.append(ToolCallBegan(index=block.number, call_id=call_id, name=name))
+                block.number = self._number_call(str(content.get("id") or ""), name, deltas)
+                block.input = content.get("input")
             case _:
                 pass
 
@@ -214,12 +206,8 @@ class AnthropicDecoder(StreamDecoder):
             reasoning_tokens=count_of(self._counts, "output_tokens_details", "thinking_tokens"),
         )
 
-    def take_plain(self, body: bytes) -> list[Delta]:
-        """A plain answer: its blocks, each begun and ended at once (U1).
-
-        Raises:
-            UpstreamError: it is an error, or no answer of this protocol.
-        """
+    def _take_plain(self, body: bytes, deltas: list[Delta]) -> None:
+        """Its blocks, each begun and ended at once."""
         try:
             message = msgspec.json.decode(mend_unicode(body), type=dict[str, Any])
         except UNREADABLE as error:
@@ -229,45 +217,9 @@ class AnthropicDecoder(StreamDecoder):
         content, reason = message.get("content"), message.get("stop_reason")
         if not isinstance(content, list) or not isinstance(reason, str):
             raise ProtocolError("The provider's answer is not a whole message.")
-        deltas: list[Delta] = []
         self._take_message(message)
         for index, block in enumerate(content):
             if isinstance(block, dict):
                 self._begin_block(index, block, deltas)
                 self._end_block(index, deltas)
         self._add_finish(reason, message.get("stop_details"), deltas)
-        if self.failure is None:
-            self._terminate(deltas)
-        if self.failure is not None:
-            raise self.failure
-        return deltas
-
-
-class AnthropicCodec:
-    """Anthropic Messages."""
-
-    path = "/messages"
-
-    def headers(self, api_key: str) -> dict[str, str]:
-        """The key, and the version of the protocol."""
-        return {"anthropic-version": API_VERSION} | ({"x-api-key": api_key} if api_key else {})
-
-    def encode_request(self, call: ModelCall, *, stream: bool) -> bytes:
-        """The body to post."""
-        return encode_anthropic_request(call, stream=stream)
-
-    def make_decoder(self, call: ModelCall) -> AnthropicDecoder:
-        """For the answer to one streamed call."""
-        return AnthropicDecoder(call)
-
-    def parse_answer(self, body: bytes, call: ModelCall) -> Sequence[Delta]:
-        """A plain answer as deltas.
-
-        Raises:
-            UpstreamError: it is an error, or no answer of this protocol.
-        """
-        return AnthropicDecoder(call).take_plain(body)
-
-    def parse_error(self, status: int, body: bytes, retry_after: str | None) -> UpstreamError:
-        """An answer that is not 2xx."""
-        return failure_of_answer(status, body, retry_after)

@@ -1,7 +1,7 @@
 """What is sent to an Anthropic Messages endpoint (C11, U3).
 
 Turns alternate, tool results come first in theirs, and thinking goes back only with the signature that Anthropic gave
-it. No I/O; `anthropic` sits above, `claude_models` says what a model takes.
+it. No I/O; `codecs` sits above, `decode` beside reads what comes back, `models` says what a model takes.
 """
 
 import re
@@ -26,6 +26,9 @@ from holdfast.messages import (
 )
 from holdfast.upstream.port import ModelCall, NamedTool, Options, ResponseFormat
 from holdfast.upstream.protocols.anthropic.models import Generation, generation_of
+
+API_VERSION: Final = "2023-06-01"
+"""Not the newest: this one still takes sampling options, and it is the one that other servers imitate."""
 
 MIN_BUDGET_TOKENS: Final = 1_024
 BUDGET_TOKENS: Final = {

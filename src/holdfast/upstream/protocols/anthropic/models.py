@@ -1,7 +1,8 @@
 """What Claude models of each generation take, read from their names.
 
 The protocol has changed with the models: how thinking is asked for, whether sampling options are taken, how long an
-answer may be. A name that is not Claude's is a server that imitates the protocol, and gets its oldest form.
+answer may be. A name that is not Claude's is a server that imitates the protocol, and gets its oldest form. `encode`
+sits above; no I/O.
 """
 
 import re

@@ -1,10 +1,9 @@
-"""The OpenAI Chat Completions protocol, as OpenAI and the many that imitate it speak it (U, C11).
+"""What a Chat Completions endpoint says, OpenAI's and the many that imitate it, streamed or plain (U).
 
-Reads streams and plain answers; what is sent is made in `chat_request`. No I/O; `http` sits above. The text path is
+What is sent to it is made in `encode`, beside. `codecs` sits above, `stream_decoder` below. No I/O. The text path is
 hot: one small struct is decoded per token, with only the fields that are read.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -18,13 +17,10 @@ from holdfast.events import (
     ReasoningSigned,
     TextAdded,
     ToolCallAnnotated,
-    ToolCallBegan,
 )
-from holdfast.ids import CallId, make_call_id
 from holdfast.messages import Finish, Usage
-from holdfast.upstream.failures import failure_of_answer, failure_of_event
+from holdfast.upstream.failures import failure_of_event
 from holdfast.upstream.port import ModelCall
-from holdfast.upstream.protocols.chat_completions.encode import ChatQuirks, encode_chat_request
 from holdfast.upstream.protocols.stream_decoder import (
     UNNAMED_TOOL,
     UNREADABLE,
@@ -64,7 +60,7 @@ class _ToolCallPart(msgspec.Struct, gc=False):
     extra_content: dict[str, Any] | None = None
 
 
-class _Words(msgspec.Struct, gc=False):
+class _ChatWords(msgspec.Struct, gc=False):
     """A streamed `delta`, or a plain answer's `message`."""
 
     content: str | list[Any] | None = None
@@ -76,8 +72,8 @@ class _Words(msgspec.Struct, gc=False):
 
 
 class _Choice(msgspec.Struct, gc=False):
-    delta: _Words | None = None
-    message: _Words | None = None
+    delta: _ChatWords | None = None
+    message: _ChatWords | None = None
     finish_reason: str | None = None
     index: int | None = None
 
@@ -95,7 +91,7 @@ _NO_FUNCTION: Final = _Function()
 
 
 @dataclass(slots=True)
-class _Call:
+class _ChatCall:
     """A tool call while it arrives."""
 
     provider_id: str = ""
@@ -127,8 +123,8 @@ class ChatCompletionsDecoder(StreamDecoder):
 
     def __init__(self, call: ModelCall) -> None:
         super().__init__(call)
-        self._calls: dict[int, _Call] = {}
-        self._last_call: _Call | None = None
+        self._calls: dict[int, _ChatCall] = {}
+        self._last_call: _ChatCall | None = None
         self._details: list[dict[str, Any]] = []
         self._refused = False
         self._counts: Any = None
@@ -165,7 +161,7 @@ class ChatCompletionsDecoder(StreamDecoder):
         if isinstance(value, list) and value and isinstance(value[0], dict) and value[0].get("error"):
             self._fail(failure_of_event(value))  # Gemini's form.
 
-    def _add_words(self, words: _Words, deltas: list[Delta]) -> None:
+    def _add_words(self, words: _ChatWords, deltas: list[Delta]) -> None:
         text = words.content
         reasoning = words.reasoning_content or words.reasoning
         if words.reasoning_details:
@@ -210,7 +206,7 @@ class ChatCompletionsDecoder(StreamDecoder):
             deltas.append(ToolCallAnnotated(index=call.number, metadata=metadata))
             call.extra_content = None
 
-    def _call_of(self, index: int | None, provider_id: str, name: str) -> _Call:
+    def _call_of(self, index: int | None, provider_id: str, name: str) -> _ChatCall:
         """Which call a part belongs to. Not every server numbers its calls, and some give all of them number 0."""
         if index is not None:
             call = self._calls.get(index)
@@ -219,19 +215,14 @@ class ChatCompletionsDecoder(StreamDecoder):
         else:
             call = None if name else self._last_call
         if call is None or (name and call.is_followed_by(provider_id)):
-            call = _Call()
+            call = _ChatCall()
             # Keys below zero cannot meet a provider's own.
             self._calls[index if index is not None else -1 - len(self._calls)] = call
         self._last_call = call
         return call
 
-    def _begin_call(self, call: _Call, name: str, deltas: list[Delta]) -> None:
-        call.number = self._number_of_calls
-        self._number_of_calls += 1
-        known = not call.provider_id or call.provider_id in self._call_ids
-        call_id = make_call_id() if known else CallId(call.provider_id)
-        self._call_ids.add(call_id)
-        deltas.append(ToolCallBegan(index=call.number, call_id=call_id, name=name))
+    def _begin_call(self, call: _ChatCall, name: str, deltas: list[Delta]) -> None:
+        call.number = self._number_call(call.provider_id, name, deltas)
         if arguments := "".join(call.pieces):
             deltas.append(ArgumentsAdded(index=call.number, text=arguments))
 
@@ -312,13 +303,8 @@ class ChatCompletionsDecoder(StreamDecoder):
             reasoning_tokens=count_of(counts, "completion_tokens_details", "reasoning_tokens"),
         )
 
-    def take_plain(self, body: bytes) -> list[Delta]:
-        """A plain answer, read as a stream of one chunk: so the two cannot differ (U1).
-
-        Raises:
-            UpstreamError: it is an error, or no answer of this protocol.
-        """
-        deltas: list[Delta] = []
+    def _take_plain(self, body: bytes, deltas: list[Delta]) -> None:
+        """A stream of one chunk."""
         try:
             self._take("", body, deltas)
         except UNREADABLE:
@@ -328,44 +314,6 @@ class ChatCompletionsDecoder(StreamDecoder):
                 raise ProtocolError("The provider's answer is not a chat completion.") from error
         if self.failure is None and not self.finished:
             raise ProtocolError("The provider's answer is not a whole chat completion.")
-        if self.failure is None:
-            self._terminate(deltas)
-        if self.failure is not None:
-            raise self.failure
-        return deltas
-
-
-class ChatCompletionsCodec:
-    """Chat Completions."""
-
-    path = "/chat/completions"
-
-    def __init__(self, quirks: ChatQuirks | None = None) -> None:
-        self.quirks = quirks or ChatQuirks()
-
-    def headers(self, api_key: str) -> dict[str, str]:
-        """A bearer token; none for local servers that want no key."""
-        return {"Authorization": f"Bearer {api_key}"} if api_key else {}
-
-    def encode_request(self, call: ModelCall, *, stream: bool) -> bytes:
-        """The body to post."""
-        return encode_chat_request(call, self.quirks, stream=stream)
-
-    def make_decoder(self, call: ModelCall) -> ChatCompletionsDecoder:
-        """For the answer to one streamed call."""
-        return ChatCompletionsDecoder(call)
-
-    def parse_answer(self, body: bytes, call: ModelCall) -> Sequence[Delta]:
-        """A plain answer as deltas.
-
-        Raises:
-            UpstreamError: it is an error, or no answer of this protocol.
-        """
-        return ChatCompletionsDecoder(call).take_plain(body)
-
-    def parse_error(self, status: int, body: bytes, retry_after: str | None) -> UpstreamError:
-        """An answer that is not 2xx."""
-        return failure_of_answer(status, body, retry_after)
 
 
 def _join_detail(whole: dict[str, Any], piece: dict[str, Any]) -> None:

@@ -1,7 +1,7 @@
 """What is sent to a Chat Completions endpoint (C11, U3).
 
 Servers that imitate the protocol differ in small ways; `ChatQuirks` names the differences that matter, one set per
-provider. No I/O; `chat_completions` sits above.
+provider. No I/O; `codecs` sits above, `decode` beside reads what comes back.
 """
 
 from typing import Any, Literal, assert_never

@@ -1,22 +1,19 @@
-"""The OpenAI Responses protocol (U, C11).
+"""What a Responses endpoint says, streamed or plain (U).
 
-Reads streams and plain answers; what is sent is made in `responses_request`. Two readings of a stream: the strict one
-wants it to begin as the protocol says, the lenient one takes what it can get (U11). No I/O; `http` sits above.
+Two readings of a stream: the strict one wants it to begin as the protocol says, the lenient one takes what it can get
+(U11). What is sent is made in `encode`, beside. `codecs` sits above, `stream_decoder` below. No I/O.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import msgspec
 
-from holdfast.errors import ProtocolError, ProviderRefusedError, UpstreamError
-from holdfast.events import ArgumentsAdded, Delta, ReasoningAdded, ReasoningSigned, TextAdded, ToolCallBegan
-from holdfast.ids import CallId, make_call_id
+from holdfast.errors import ProtocolError, ProviderRefusedError
+from holdfast.events import ArgumentsAdded, Delta, ReasoningAdded, ReasoningSigned, TextAdded
 from holdfast.messages import Finish, Usage
-from holdfast.upstream.failures import failure_of_answer, failure_of_event
+from holdfast.upstream.failures import failure_of_event
 from holdfast.upstream.port import ModelCall
-from holdfast.upstream.protocols.responses.encode import encode_responses_request
 from holdfast.upstream.protocols.stream_decoder import (
     UNNAMED_TOOL,
     UNREADABLE,
@@ -26,7 +23,7 @@ from holdfast.upstream.protocols.stream_decoder import (
     mend_unicode,
 )
 
-Place = tuple[int | str, int]
+_PartKey = tuple[int | str, int]
 """Which output item (by its index, else by its id), and which part of it."""
 
 _OPENINGS: Final = frozenset({"response.created", "response.queued", "response.in_progress"})
@@ -35,7 +32,7 @@ _INCOMPLETE: Final[dict[str, Finish]] = {"content_filter": "content_filter"}
 """Any other reason for an incomplete answer is told as `length`: there is an answer, and it is not whole."""
 
 
-class _Event(msgspec.Struct, gc=False):
+class _ResponsesEvent(msgspec.Struct, gc=False):
     type: str = ""
     delta: Any = None
     output_index: int | None = None
@@ -57,11 +54,11 @@ class _Event(msgspec.Struct, gc=False):
         return self.item_id or (str(self.item.get("id", "")) if isinstance(self.item, dict) else "")
 
 
-_decode_event = msgspec.json.Decoder(_Event).decode
+_decode_event = msgspec.json.Decoder(_ResponsesEvent).decode
 
 
 @dataclass(slots=True)
-class _Call:
+class _FunctionCall:
     """A function call while it arrives."""
 
     number: int = -1
@@ -70,7 +67,9 @@ class _Call:
 
 
 class ResponsesDecoder(StreamDecoder):
-    """One streamed response."""
+    """One response. A stream that does not begin as the protocol says is a ProtocolError."""
+
+    _is_lenient: ClassVar[bool] = False
 
     __slots__ = (
         "_calls",
@@ -78,23 +77,21 @@ class ResponsesDecoder(StreamDecoder):
         "_heard",
         "_item_completed",
         "_last_summary",
-        "_lenient",
         "_opened",
         "_refused",
         "_signed",
         "_thought",
     )
 
-    def __init__(self, call: ModelCall, *, lenient: bool = False) -> None:
+    def __init__(self, call: ModelCall) -> None:
         super().__init__(call)
-        self._lenient = lenient
-        self._opened = lenient
-        self._heard: set[Place] = set()
+        self._opened = self._is_lenient
+        self._heard: set[_PartKey] = set()
         """Where text has come in deltas: there the `done` events only repeat it."""
-        self._thought: set[Place] = set()
-        self._last_summary: Place | None = None
+        self._thought: set[_PartKey] = set()
+        self._last_summary: _PartKey | None = None
         self._signed = False
-        self._calls: dict[int | str, _Call] = {}
+        self._calls: dict[int | str, _FunctionCall] = {}
         self._refused = False
         self._item_completed = False
         self._counts: Any = None
@@ -106,7 +103,7 @@ class ResponsesDecoder(StreamDecoder):
             self._take_done(deltas)
             return
         step = _decode_event(data)
-        if not step.type and self._lenient:
+        if not step.type and self._is_lenient:
             step.type = event
         kind = step.type
         if kind == "response.output_text.delta" and self._opened:
@@ -128,11 +125,11 @@ class ResponsesDecoder(StreamDecoder):
 
     def _take_done(self, deltas: list[Delta]) -> None:
         # Some imitators end with [DONE] alone; then the last item's own status says whether it is whole.
-        if self._lenient and self._item_completed:
+        if self._is_lenient and self._item_completed:
             self._add_finish("stop", deltas)
         self._terminate(deltas)
 
-    def _take_step(self, step: _Event, deltas: list[Delta]) -> None:
+    def _take_step(self, step: _ResponsesEvent, deltas: list[Delta]) -> None:
         match step.type:
             case "response.output_text.done" | "response.refusal.done":
                 self._add_text_once(step, deltas)
@@ -163,17 +160,17 @@ class ResponsesDecoder(StreamDecoder):
 
     # What the model says and thinks.
 
-    def _add_text(self, step: _Event, text: object, deltas: list[Delta]) -> None:
+    def _add_text(self, step: _ResponsesEvent, text: object, deltas: list[Delta]) -> None:
         if text and isinstance(text, str):
             self._heard.add((step.item_key, step.content_index or 0))
             deltas.append(TextAdded(text=text))
 
-    def _add_text_once(self, step: _Event, deltas: list[Delta]) -> None:
+    def _add_text_once(self, step: _ResponsesEvent, deltas: list[Delta]) -> None:
         if (step.item_key, step.content_index or 0) not in self._heard:
             self._refused = self._refused or bool(step.refusal)
             self._add_text(step, step.text or step.refusal, deltas)
 
-    def _add_reasoning(self, place: Place, text: object, deltas: list[Delta], *, summary: bool) -> None:
+    def _add_reasoning(self, place: _PartKey, text: object, deltas: list[Delta], *, summary: bool) -> None:
         if not text or not isinstance(text, str):
             return
         last, self._last_summary = self._last_summary, place if summary else None
@@ -211,16 +208,11 @@ class ResponsesDecoder(StreamDecoder):
     # Calls.
 
     def _add_call(self, key: int | str, item: dict[str, Any], deltas: list[Delta]) -> None:
-        call = self._calls.setdefault(key, _Call())
+        call = self._calls.setdefault(key, _FunctionCall())
         name = item.get("name")
         if call.number >= 0 or not isinstance(name, str) or not name:
             return
-        call.number = self._number_of_calls
-        self._number_of_calls += 1
-        given = str(item.get("call_id") or "")
-        call_id = CallId(given) if given and given not in self._call_ids else make_call_id()
-        self._call_ids.add(call_id)
-        deltas.append(ToolCallBegan(index=call.number, call_id=call_id, name=name))
+        call.number = self._number_call(str(item.get("call_id") or ""), name, deltas)
         if arguments := "".join(call.pieces):
             deltas.append(ArgumentsAdded(index=call.number, text=arguments))
 
@@ -228,7 +220,7 @@ class ResponsesDecoder(StreamDecoder):
         arguments = encode_arguments(value)
         if not arguments:
             return
-        call = self._calls.setdefault(key, _Call())
+        call = self._calls.setdefault(key, _FunctionCall())
         call.pieces.append(arguments)
         if call.number >= 0:
             deltas.append(ArgumentsAdded(index=call.number, text=arguments))
@@ -298,59 +290,24 @@ class ResponsesDecoder(StreamDecoder):
             reasoning_tokens=count_of(counts, "output_tokens_details", "reasoning_tokens"),
         )
 
-    def take_plain(self, body: bytes) -> list[Delta]:
-        """A plain answer: what a stream's last event carries, read the same way (U1).
-
-        Raises:
-            UpstreamError: it is an error, or no answer of this protocol.
-        """
+    def _take_plain(self, body: bytes, deltas: list[Delta]) -> None:
+        """What a stream's last event carries."""
         try:
             value = msgspec.json.decode(mend_unicode(body), type=dict[str, Any])
         except UNREADABLE as error:
             raise ProtocolError("The provider's answer is not a response.") from error
-        deltas: list[Delta] = []
         if value.get("error") or value.get("object") == "error":
             raise failure_of_event(value)
         if "output" not in value:
             raise ProtocolError("The provider's answer is not a response.")
         self._take_ending("", value, deltas)
-        if self.failure is not None:
-            raise self.failure
-        return deltas
 
 
-class ResponsesCodec:
-    """Responses."""
+class LenientResponsesDecoder(ResponsesDecoder):
+    """The other reading: for imitators that leave out events, their names, or the last one (U11)."""
 
-    path = "/responses"
-
-    def headers(self, api_key: str) -> dict[str, str]:
-        """A bearer token; none for local servers that want no key."""
-        return {"Authorization": f"Bearer {api_key}"} if api_key else {}
-
-    def encode_request(self, call: ModelCall, *, stream: bool) -> bytes:
-        """The body to post."""
-        return encode_responses_request(call, stream=stream)
-
-    def make_decoder(self, call: ModelCall) -> ResponsesDecoder:
-        """The strict reading: a stream that does not begin as the protocol says is a ProtocolError."""
-        return ResponsesDecoder(call)
-
-    def make_lenient_decoder(self, call: ModelCall) -> ResponsesDecoder:
-        """The other reading: for imitators that leave out events, their names, or the last one (U11)."""
-        return ResponsesDecoder(call, lenient=True)
-
-    def parse_answer(self, body: bytes, call: ModelCall) -> Sequence[Delta]:
-        """A plain answer as deltas.
-
-        Raises:
-            UpstreamError: it is an error, or no answer of this protocol.
-        """
-        return ResponsesDecoder(call).take_plain(body)
-
-    def parse_error(self, status: int, body: bytes, retry_after: str | None) -> UpstreamError:
-        """An answer that is not 2xx."""
-        return failure_of_answer(status, body, retry_after)
+    __slots__ = ()
+    _is_lenient = True
 
 
 def _dicts(value: object) -> list[dict[str, Any]]:

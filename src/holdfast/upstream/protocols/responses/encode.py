@@ -1,7 +1,7 @@
 """What is sent to a Responses endpoint (C11, U3).
 
 Nothing is kept at the provider (`store: false`): the whole conversation goes along each time, and reasoning goes back
-sealed, as the provider gave it. No I/O; `responses` sits above.
+sealed, as the provider gave it. No I/O; `codecs` sits above, `decode` beside reads what comes back.
 """
 
 from collections.abc import Iterator

@@ -1,0 +1,103 @@
+"""A provider that repeats the key it was sent: nothing of it reaches an error, an event or a log."""
+
+import traceback
+
+import msgspec
+import pytest
+
+from holdfast.config import WireProtocol
+from holdfast.errors import UpstreamError
+from tests.codec_world import frames
+from tests.upstream_world import JSON, PROTOCOLS, Heard, MemoryResponse, MemoryTransport, hear, upstream_over
+
+KEY = "Zq7.plain_word-0123"
+"""Looks like no key that a pattern could know."""
+COMPLAINT = f"The key {KEY} (yes, {KEY}) may not do this."
+SAID = {"error": {"message": COMPLAINT, "type": "invalid_request_error"}}
+BODY = msgspec.json.encode(SAID)
+
+each_protocol = pytest.mark.parametrize("protocol", PROTOCOLS)
+
+
+async def ask(protocol: WireProtocol, *responses: MemoryResponse) -> Heard:
+    return await hear(upstream_over(MemoryTransport(*responses), protocol=protocol, api_key=KEY))
+
+
+def check(error: UpstreamError | None) -> None:
+    """The complaint is there, in all that can be printed of it, without the key."""
+    assert error is not None
+    assert error.message == COMPLAINT.replace(KEY, "[key]")
+    for printed in (str(error), repr(error), "".join(traceback.format_exception(error))):
+        assert "may not do this" in printed
+        assert KEY not in printed
+
+
+@each_protocol
+@pytest.mark.parametrize("status", [400, 401, 429, 500])
+async def test_a_refusal_that_repeats_the_key_is_told_without_it(protocol: WireProtocol, status: int) -> None:
+    """U9: the provider's own message, but for the secret in it."""
+    check((await ask(protocol, MemoryResponse([BODY], status=status, headers=JSON))).error)
+
+
+@each_protocol
+async def test_a_page_that_repeats_the_key_is_told_without_it(protocol: WireProtocol) -> None:
+    """U9: a proxy's page is a message too."""
+    page = f"<html><body><p>{COMPLAINT}</p></body></html>".encode()
+    check((await ask(protocol, MemoryResponse([page], status=502, headers={"content-type": "text/html"}))).error)
+
+
+@each_protocol
+async def test_an_error_inside_a_stream_that_repeats_the_key_is_told_without_it(protocol: WireProtocol) -> None:
+    """U9: an error event."""
+    event = frames({"type": "error", **SAID}, named=True)
+    check((await ask(protocol, MemoryResponse([event]))).error)
+
+
+@each_protocol
+async def test_a_bare_error_in_the_place_of_a_stream_is_told_without_the_key(protocol: WireProtocol) -> None:
+    """U9: no event stream, and no content type that says so."""
+    check((await ask(protocol, MemoryResponse([BODY]))).error)
+
+
+@each_protocol
+async def test_a_plain_answer_that_is_an_error_is_told_without_the_key(protocol: WireProtocol) -> None:
+    """U9: a 2xx response with an error in it."""
+    check((await ask(protocol, MemoryResponse([BODY], headers=JSON))).error)
+
+
+@each_protocol
+async def test_why_a_model_is_asked_plainly_is_told_without_the_key(protocol: WireProtocol) -> None:
+    """U10: the reason stands in the log, and what the second question meets is an error like any other."""
+    reason = msgspec.json.encode({"error": {"message": f"Streaming is not supported for {KEY}."}})
+    heard = await ask(
+        protocol, MemoryResponse([reason], status=400, headers=JSON), MemoryResponse([BODY], status=401, headers=JSON)
+    )
+    assert [each.error for each in heard.retries] == ["Streaming is not supported for [key]."]
+    check(heard.error)
+
+
+@each_protocol
+async def test_a_lost_connection_that_repeats_the_key_is_told_without_it(protocol: WireProtocol) -> None:
+    """U8: an error event that means a lost connection is tried again, and why is in the log."""
+    message = f"Network connection lost while {KEY} was used."
+    event = frames({"type": "error", "error": {"message": message}}, named=True)
+    heard = await ask(protocol, MemoryResponse([event]))
+    assert heard.error is not None
+    assert heard.error.message == message.replace(KEY, "[key]")
+
+
+async def test_a_reason_to_stop_that_repeats_the_key_is_told_without_it() -> None:
+    """U16: a word that means no normal end is named."""
+    chunk = {"choices": [{"index": 0, "delta": {"content": "Hi"}, "finish_reason": f"no {KEY}"}]}
+    heard = await ask("chat_completions", MemoryResponse([frames(chunk)]))
+    assert heard.error is not None
+    assert "'no [key]'" in heard.error.message
+    assert KEY not in str(heard.error)
+
+
+@each_protocol
+async def test_without_a_key_nothing_is_replaced(protocol: WireProtocol) -> None:
+    """U9: a provider that wants no key says what it says."""
+    transport = MemoryTransport(MemoryResponse([BODY], status=400, headers=JSON))
+    heard = await hear(upstream_over(transport, protocol=protocol))
+    assert heard.error is not None and heard.error.message == COMPLAINT
