@@ -12,10 +12,9 @@ from holdfast.events import Batch, Event, RunEnded
 from holdfast.ids import BEFORE_FIRST, EventNumber, RunId
 from holdfast.outcomes import Incomplete
 from holdfast.runs.closing import close_interrupted
-from holdfast.runs.log.recorder import PREVIEW_CHARACTERS
 from holdfast.runs.log.transcript import Transcript
 from holdfast.store.port import RunLog, Store
-from holdfast.store.records import RunEnding, RunRecord
+from holdfast.store.records import PREVIEW_CHARACTERS, RunEnding, RunRecord
 
 logger = logging.getLogger(__name__)
 

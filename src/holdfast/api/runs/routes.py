@@ -31,10 +31,9 @@ from holdfast.ids import BEFORE_FIRST, CallId, EventNumber, RunId, SessionId, ma
 from holdfast.outcomes import OutcomeName, outcome_name
 from holdfast.runs.log.transcript import Transcript
 from holdfast.runs.recovery import read_transcript
-from holdfast.store.records import RunFilter
+from holdfast.store.records import PREVIEW_CHARACTERS, RunFilter
 
 MAX_PAGE: Final = 200
-PREVIEW_CHARACTERS: Final = 500
 LIVE_STATES: Final = ("queued", "running", "waiting_approval")
 STATES: Final = (*LIVE_STATES, *get_args(OutcomeName))
 

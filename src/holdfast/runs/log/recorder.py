@@ -17,13 +17,12 @@ from holdfast.messages import Message
 from holdfast.outcomes import Failed, Outcome
 from holdfast.runs.log.transcript import Transcript
 from holdfast.store.port import RunLog
-from holdfast.store.records import RunEnding
+from holdfast.store.records import PREVIEW_CHARACTERS, RunEnding
 
 TAIL_EVENTS = 256
 """How many of the newest events are kept in memory; a subscriber that is further behind reads the store."""
 MAX_PENDING_EVENTS = 4096
 """How far a run may be ahead of the store before it waits."""
-PREVIEW_CHARACTERS = 500
 MORE_SECONDS = 0.005
 """How long an event waits for what is sure to follow it: the first token goes into the batch of the run's start, and
 the run's end into that of the last token, instead of waiting for a commit of its own."""

@@ -13,9 +13,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from holdfast.events import Batch, Event, decode_events
+from holdfast.events import Batch, Event, cut_batches, decode_events
 from holdfast.ids import EventNumber, RunId
-from holdfast.store.slices import cut_batches
 
 SEGMENT_BYTES: Final = 128 * 1024
 """Batches share a row up to about this size, before they are compressed: few enough to unpack for a reader's page."""
