@@ -4,7 +4,7 @@ The first group comes straight from a model's stream (`Delta`); the run adds the
 events are stored, woken for and sent: all that one socket read brought. Vocabulary: imports only vocabulary.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -230,6 +230,23 @@ class Batch(msgspec.Struct, frozen=True, gc=False):
         """The part of it that follows an event number."""
         skip = number + 1 - self.first
         return self if skip <= 0 else Batch(EventNumber(number + 1), self.at, self.events[skip:])
+
+
+def cut_batches(batches: Iterable[Batch], after: EventNumber, limit: int) -> list[Batch]:
+    """Of a run's batches in order: exactly the events that follow a number, `limit` of them at most (one at least)."""
+    cut: list[Batch] = []
+    room = max(1, limit)
+    for batch in batches:
+        rest = batch.after(after)
+        if not rest.events:
+            continue
+        if len(rest.events) > room:
+            rest = Batch(rest.first, rest.at, rest.events[:room])
+        cut.append(rest)
+        room -= len(rest.events)
+        if room == 0:
+            break
+    return cut
 
 
 encode_events = msgspec.json.Encoder().encode

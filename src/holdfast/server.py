@@ -31,7 +31,7 @@ from holdfast.settings import database_path
 from holdfast.store.lock import StoreLock
 from holdfast.store.memory import MemoryStore
 from holdfast.store.port import Store
-from holdfast.store.retention import Upkeep
+from holdfast.store.retention import Retention
 from holdfast.store.sqlite import SqliteStore
 from holdfast.tools.files.tools import FileTools
 from holdfast.tools.mcp.tools import McpTools
@@ -101,8 +101,8 @@ async def open_server(
         store = parts.store or await _open_store(settings, data_dir, metrics, stack)
         stack.push_async_callback(store.aclose)
         await recover(store, clock)
-        upkeep = Upkeep(store, settings.store, clock)
-        stack.push_async_callback(upkeep.aclose)
+        retention = Retention(store, settings.store, clock)
+        stack.push_async_callback(retention.aclose)
         providers = [await _open_chaos(stack)] if chaos else []
         router = ModelRouter(settings, environment, providers=providers, clock=clock)
         stack.push_async_callback(router.aclose)

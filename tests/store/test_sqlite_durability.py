@@ -7,6 +7,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -310,9 +311,17 @@ class Disk:
     def __init__(self) -> None:
         self.statements: list[str] = []
         self.syncs = 0
+        self.is_quick = threading.Event()
+        """While it is not set a sync takes for ever."""
+        self.is_quick.set()
 
     def _sync(self, file: int) -> None:
         self.syncs += 1
+        self.is_quick.wait(WAIT_SECONDS)
+
+    async def synced(self, times: int) -> None:
+        """Wait until so many syncs have begun."""
+        await reaches(lambda: self.syncs, times)
 
     @classmethod
     async def watch(cls, store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> "Disk":
@@ -332,6 +341,13 @@ class Disk:
         return waited
 
 
+async def reaches(figure: Callable[[], int], wanted: int) -> None:
+    """Wait until a figure is that high."""
+    async with asyncio.timeout(WAIT_SECONDS):
+        while figure() < wanted:
+            await asyncio.sleep(0.001)
+
+
 async def begin(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> tuple[Disk, RunRecord]:
     """A run that has said a word, and whose disk is watched."""
     disk, record = await Disk.watch(store, monkeypatch), run_record()
@@ -346,9 +362,7 @@ async def test_what_a_model_says_is_told_before_it_is_on_the_disk_and_is_there_s
 ) -> None:
     """R8: a crash of the server undoes nothing; a failure of the power no more than a moment."""
     disk, record = await begin(sqlite_store, monkeypatch)
-    async with asyncio.timeout(WAIT_SECONDS):
-        while not disk.syncs:
-            await asyncio.sleep(0.001)
+    await disk.synced(1)
     # Also while there is no pause in what is said.
     before, first = disk.syncs, 1
     async with asyncio.timeout(WAIT_SECONDS):
@@ -356,6 +370,37 @@ async def test_what_a_model_says_is_told_before_it_is_on_the_disk_and_is_there_s
             await append(sqlite_store, record.id, texts(first, "more"))
             first += 1
     assert not disk.waits()
+
+
+async def test_the_thread_is_asked_to_sync_what_the_loop_has_committed(
+    sqlite_store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R8: every time, and while it is still at the sync before, whatever else may wake it."""
+    disk = await Disk.watch(sqlite_store, monkeypatch)
+    disk.is_quick.clear()
+    try:
+        record = run_record()
+        await sqlite_store.create_run(record)
+        await disk.synced(1)
+        # The thread is held up there: what is saved now the loop has saved, and nobody takes from the queue.
+        for number in range(3):
+            await append(sqlite_store, record.id, texts(number, "word"))
+            await reaches(lambda: sqlite_store._writer.pending, number + 1)
+        assert disk.syncs == 1
+    finally:
+        disk.is_quick.set()
+    await disk.synced(2)
+
+
+async def test_the_thread_syncs_what_it_has_committed_itself_when_nothing_more_comes(
+    sqlite_store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R8: nobody asks it to."""
+    disk = await Disk.watch(sqlite_store, monkeypatch)
+    # Together, so that they are the thread's; the loop commits nothing in this test.
+    await asyncio.gather(*(sqlite_store.create_run(run_record()) for _ in range(2)))
+    assert not disk.waits()
+    await disk.synced(1)
 
 
 @pytest.mark.parametrize(

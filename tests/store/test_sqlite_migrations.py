@@ -5,9 +5,12 @@ from contextlib import closing
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from holdfast.store.records import RunRecord
 from holdfast.store.sqlite import SqliteStore
+from holdfast.store.sqlite.database import connect_writer, prepare_file
+from holdfast.store.sqlite.migrate import migrate
 from tests.store.store_world import run_record
 
 
@@ -41,3 +44,25 @@ def _write_body(connection: sqlite3.Connection, record: RunRecord, **changes: ob
         del body[name]
     query = "UPDATE requests SET body = ? WHERE run = (SELECT key FROM runs WHERE id = ?)"
     connection.execute(query, (msgspec.json.encode(body), record.id))
+
+
+@pytest.mark.parametrize("statement", range(4))
+def test_a_file_that_another_process_makes_while_we_look_at_it_is_ours(tmp_path: Path, statement: int) -> None:
+    """R8: whichever of our looks it comes between; it is not taken for another program's, and made only once."""
+    file = tmp_path / "holdfast.db"
+    prepare_file(file)
+    seen: list[str] = []
+
+    def make_it_first(query: str) -> None:
+        if len(seen) == statement:
+            with closing(connect_writer(file, busy_seconds=5.0, max_bytes=None)) as theirs:
+                migrate(theirs, file)
+        seen.append(query)
+
+    with closing(connect_writer(file, busy_seconds=5.0, max_bytes=None)) as ours:
+        ours.set_trace_callback(make_it_first)
+        migrate(ours, file)
+        ours.set_trace_callback(None)
+        assert ours.execute("PRAGMA user_version").fetchone() == (3,)
+    assert len(seen) > statement
+    assert not any(query.startswith("CREATE") for query in seen)

@@ -11,12 +11,11 @@ from holdfast.errors import StoreError
 from holdfast.events import Batch, ToolStarted
 from holdfast.ids import CallId, EventNumber
 from holdfast.store.records import IdempotencyKey, RunRecord
-from holdfast.store.sqlite import BUSY_SECONDS as STORE_BUSY_SECONDS
-from holdfast.store.sqlite import SqliteStore
-from holdfast.store.sqlite.writer import BUSY_OPERATIONS, BUSY_SECONDS
+from holdfast.store.sqlite import BUSY_SECONDS, SqliteStore
+from holdfast.store.sqlite.writer import RUSH_OPERATIONS, RUSH_SECONDS
 from tests.store.store_world import WAIT_SECONDS, an_ending, append, last_batch, run_record, texts, whole_log
 
-PAUSE_SECONDS = 2 * BUSY_SECONDS
+PAUSE_SECONDS = 2 * RUSH_SECONDS
 
 
 class Committers:
@@ -81,7 +80,7 @@ async def test_what_comes_thick_and_fast_is_gathered(
     sqlite_store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """R1: one commit for many instead of one each."""
-    monkeypatch.setattr("holdfast.store.sqlite.writer.BUSY_SECONDS", WAIT_SECONDS)  # However slow this machine is.
+    monkeypatch.setattr("holdfast.store.sqlite.writer.RUSH_SECONDS", WAIT_SECONDS)  # However slow this machine is.
     watching, record = await begin(sqlite_store)
     told: list[StoreError | None] = []
     for number in range(50):
@@ -92,7 +91,7 @@ async def test_what_comes_thick_and_fast_is_gathered(
             await asyncio.sleep(0.001)
     commits = watching.look()
     assert commits[0] is True
-    assert commits.count(True) <= BUSY_OPERATIONS
+    assert commits.count(True) <= RUSH_OPERATIONS
     assert len(commits) < 50
     assert len(await whole_log(sqlite_store, record.id)) == 50
 
@@ -102,7 +101,7 @@ async def test_tidying_is_the_threads(sqlite_store: SqliteStore) -> None:
     watching, record = await begin(sqlite_store)
     for number in range(200):
         await append(sqlite_store, record.id, texts(number, "x"))
-        await asyncio.sleep(2 * BUSY_SECONDS / BUSY_OPERATIONS)
+        await asyncio.sleep(2 * RUSH_SECONDS / RUSH_OPERATIONS)
     commits = watching.look()
     assert commits.count(True) > 150
     assert False in commits
@@ -122,7 +121,7 @@ async def test_a_store_that_another_process_holds_does_not_hold_up_the_loop(sqli
         await asyncio.sleep(0.01)
         longest = max(longest, time.perf_counter() - began)
     assert told == []
-    assert longest < STORE_BUSY_SECONDS / 4
+    assert longest < BUSY_SECONDS / 4
     sqlite_store.append(record.id, texts(1, "two"), told.append)
     other.execute("ROLLBACK")
     other.close()

@@ -1,8 +1,10 @@
 """The port to the durable store: the logs of runs, the messages of sessions, and what finds them again.
 
-Two implementations, one in memory and one in SQLite; one test suite runs over both. Every method that fails because of
-the store's own condition (full, locked, corrupt) raises StoreUnavailableError and has changed nothing.
-Sits on the vocabulary; knows no run loop and no HTTP.
+Three parts, `RunLog`, `Conversations` and `Memories`, and `Store`, which is all of them. Two implementations, memory/
+and sqlite/, with a file for each part; one test suite runs over both. Every method that fails because of the store's
+own condition (full, locked, corrupt, closed) raises StoreUnavailableError and has changed nothing; `forget_logs` and
+`compact_logs`, which go in steps, keep the steps that they have done. Sits on the vocabulary; knows no run loop and no
+HTTP.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,7 +17,7 @@ from holdfast.messages import Message
 from holdfast.store.records import (
     ConversationRecord,
     IdempotencyKey,
-    Memory,
+    MemoryRecord,
     Reserved,
     RunEnding,
     RunFilter,
@@ -25,14 +27,20 @@ from holdfast.store.records import (
 )
 
 Committed = Callable[[StoreError | None], None]
-"""Called on the event loop when an append is durable, or with what went wrong."""
+"""Called on the event loop when an append is saved, or with what went wrong; never inside `append`. Saved is what no
+crash of the process can take back; what was done or decided is on the disk by then, what a model said a moment later
+(R8)."""
 
 
 class RunLog(Protocol):
     """Logs and the runs they belong to (R1, R6-R8, R14, C15)."""
 
     async def create_run(self, record: RunRecord, key: IdempotencyKey | None = None) -> Reserved | None:
-        """Keep a new run, and its session if that is new. With a key that was taken: nothing, and who has it."""
+        """Keep a new run, and its session if that is new. With a key that was taken: nothing, and who has it.
+
+        Raises:
+            LogConflictError: there is a run of that id.
+        """
         ...
 
     async def find_key(self, key: str) -> Reserved | None:
@@ -40,7 +48,11 @@ class RunLog(Protocol):
         ...
 
     def append(self, run: RunId, batch: Batch, committed: Committed) -> None:
-        """Hand a batch to the writer and return; batches become durable in the order they were handed over."""
+        """Hand over a batch and return; batches are saved, and reported, in the order they were handed over.
+
+        One that does not continue its run's log is refused: with LogConflictError what was written before, or comes
+        after the run's end; with StoreUnavailableError what would leave a gap.
+        """
         ...
 
     async def end_run(self, run: RunId, batch: Batch, ending: RunEnding) -> None:
@@ -50,7 +62,7 @@ class RunLog(Protocol):
         the run's conversation, move to the last one. An ephemeral run keeps its log only, until `delete_run`.
 
         Raises:
-            LogConflictError: the run has ended before; nothing was changed (R6).
+            LogConflictError: the run has ended before, or is gone; nothing was changed (R6).
         """
         ...
 
@@ -67,19 +79,19 @@ class RunLog(Protocol):
         ...
 
     async def read_log(self, run: RunId, after: EventNumber, limit: int) -> list[Batch]:
-        """Events after a number, at least one and about `limit` at most if there are any."""
+        """Events after a number, `limit` of them at most, and at least one if there are any."""
         ...
 
     async def delete_run(self, run: RunId) -> None:
-        """Forget a run and its log; messages stay."""
+        """Forget a run with its log, key, response and conversation names; messages stay."""
         ...
 
     async def forget_logs(self, ended_before: float) -> int:
-        """R14: delete runs that ended before then, with their logs; how many."""
+        """R14: delete runs that ended before then, each as `delete_run` does; how many."""
         ...
 
     async def compact_logs(self, ended_before: float, limit: int) -> int:
-        """R14: pack the logs of up to `limit` ended runs into few rows, losing no event; how many were packed."""
+        """R14: compress the logs of up to `limit` runs that ended before then, losing no event; how many were."""
         ...
 
 
@@ -107,7 +119,14 @@ class Conversations(Protocol):
         ...
 
     async def fork_session(self, session: SessionId, into: SessionRecord, at: NodeId | None) -> bool:
-        """Copy a session's path (to `at`, or to its newest message) into a new session; False: there was none."""
+        """Copy a session's path (to `at`, or to its newest message) into a new session.
+
+        Returns:
+            False: there is no such session, or `at` is no message of it.
+
+        Raises:
+            LogConflictError: there is a session of the new id.
+        """
         ...
 
     async def use_response(self, run: RunId) -> bool:
@@ -115,7 +134,7 @@ class Conversations(Protocol):
         ...
 
     async def delete_response(self, run: RunId) -> bool:
-        """Forget it as a response, and the conversation names that point there."""
+        """Forget it as a response, and the conversation names that point there; False: it was none."""
         ...
 
     async def evict_responses(self, keep: int) -> int:
@@ -135,7 +154,7 @@ class Conversations(Protocol):
         ...
 
     async def add_messages(self, name: str, session: SessionId, messages: Sequence[Message]) -> list[StoredMessage]:
-        """Add messages to a conversation without a run."""
+        """Add messages to a conversation without a run; a name that is new begins with them."""
         ...
 
     async def put_message(self, node: NodeId, message: Message) -> bool:
@@ -146,11 +165,11 @@ class Conversations(Protocol):
 class Memories(Protocol):
     """What the agent remembers, by scope (C14)."""
 
-    async def remember(self, scope: str, text: str) -> Memory:
+    async def remember(self, scope: str, text: str) -> MemoryRecord:
         """Keep a text."""
         ...
 
-    async def recall(self, scope: str, query: str, limit: int) -> list[Memory]:
+    async def recall(self, scope: str, query: str, limit: int) -> list[MemoryRecord]:
         """The best matches; with an empty query the newest."""
         ...
 

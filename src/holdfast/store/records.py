@@ -1,16 +1,19 @@
-"""What the store keeps, as values. Sits on the vocabulary."""
+"""What the store keeps, as values, and how much of a text a record shows. Sits on the vocabulary."""
 
+from collections.abc import Sequence
 from typing import Any, Final, Literal
 
 import msgspec
 
 from holdfast.ids import NodeId, RunId, SessionId
-from holdfast.messages import Message, Usage
+from holdfast.messages import Message, Usage, UserMessage
 from holdfast.outcomes import Outcome, OutcomeName
 
 Surface = Literal["chat", "responses", "runs"]
 PREVIEW_CHARACTERS: Final = 500
-"""How much of an answer a run's record shows."""
+"""How much of its answer a run's record shows."""
+TITLE_CHARACTERS: Final = 60
+"""How much of its first question a session is named by."""
 
 
 class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,7 +50,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     head: NodeId | None = None
     """The last message saved; None while it runs."""
     text: str = ""
-    """The answer, or what there is of it, cut to a preview of 500 characters."""
+    """The answer, or what there is of it, cut to PREVIEW_CHARACTERS."""
     answered_by: str = ""
     """The model that answered last, where it was not the one asked for (U15)."""
 
@@ -91,6 +94,14 @@ class SessionRecord(msgspec.Struct, frozen=True, kw_only=True):
     runs: int = 0
 
 
+def make_title(messages: Sequence[Message]) -> str:
+    """A session's name until a person gives it one: how its first question begins."""
+    for message in messages:
+        if isinstance(message, UserMessage) and (text := " ".join(message.text.split())):
+            return text[:TITLE_CHARACTERS]
+    return ""
+
+
 class StoredMessage(msgspec.Struct, frozen=True, kw_only=True):
     """A message with its place."""
 
@@ -124,7 +135,7 @@ class RunFilter(msgspec.Struct, frozen=True, kw_only=True):
     limit: int = 50
 
 
-class Memory(msgspec.Struct, frozen=True, kw_only=True):
+class MemoryRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Something the agent was told to remember."""
 
     id: int

@@ -1,7 +1,11 @@
-"""Keeping the store in shape: old logs are packed, older ones forgotten (R14, P11). Sits on the store's port."""
+"""How long the store keeps what it has: old logs are compacted, older ones and responses too many forgotten (R14, P11).
+
+Sits on the store's port; owned by server.py. Which rows that touches is each store's business.
+"""
 
 import asyncio
 import logging
+from typing import Final
 
 from holdfast.clock import Clock
 from holdfast.config import StoreSettings
@@ -10,35 +14,39 @@ from holdfast.store.port import Store
 
 logger = logging.getLogger(__name__)
 
-DAY_SECONDS = 86_400.0
-ROUND_SECONDS = 600.0
-RUNS_A_ROUND = 50
-"""Few at a time: the writer that packs logs is the one that live runs wait for."""
+DAY_SECONDS: Final = 86_400.0
+FIRST_ROUND_SECONDS: Final = 5.0
+"""A server that has just started has better things to do."""
+ROUND_SECONDS: Final = 600.0
+RUNS_AT_ONCE: Final = 50
+PAUSE_SECONDS: Final = 0.1
+"""Few at a time, with a pause: the writer that compacts logs is the one that live runs wait for."""
 
 
-async def keep_up(store: Store, settings: StoreSettings, clock: Clock) -> None:
-    """One round of it."""
+async def apply_retention(store: Store, settings: StoreSettings, clock: Clock) -> None:
+    """One round: forget the runs and responses that are too old or too many, then compact what has ended a day ago."""
     now = clock.now()
     await store.forget_logs(now - settings.retention_days * DAY_SECONDS)
     await store.evict_responses(settings.max_responses)
-    while await store.compact_logs(now - DAY_SECONDS, RUNS_A_ROUND) == RUNS_A_ROUND:
-        await clock.sleep(0.1)
+    while await store.compact_logs(now - DAY_SECONDS, RUNS_AT_ONCE) == RUNS_AT_ONCE:
+        await clock.sleep(PAUSE_SECONDS)
 
 
-class Upkeep:
-    """Does a round at start and then every few minutes."""
+class Retention:
+    """Does a round soon after the start, and then one every few minutes."""
 
     def __init__(self, store: Store, settings: StoreSettings, clock: Clock) -> None:
         self._store, self._settings, self._clock = store, settings, clock
-        self._task = asyncio.get_running_loop().create_task(self._rounds(), name="upkeep")
+        self._task = asyncio.get_running_loop().create_task(self._rounds(), name="retention")
 
     async def _rounds(self) -> None:
-        await self._clock.sleep(5.0)
+        await self._clock.sleep(FIRST_ROUND_SECONDS)
         while True:
             try:
-                await keep_up(self._store, self._settings, self._clock)
+                await apply_retention(self._store, self._settings, self._clock)
             except StoreError as error:
-                logger.warning("upkeep of the store did not finish: %s", error)
+                # The disk may be full, or the file held: the next round meets the same runs again.
+                logger.warning("the store's retention did not finish: %s", error)
             await self._clock.sleep(ROUND_SECONDS)
 
     async def aclose(self) -> None:

@@ -1,18 +1,11 @@
-"""People's words: titles of sessions, and the terms that a memory is found by; the same in every store.
+"""How a search compares texts, and the terms that a memory is found by; the same in every store.
 
-Sits on the vocabulary. Knows no SQL: a store decides how it looks for terms.
+Sits on nothing of ours. Knows no SQL: a store decides how it looks for terms.
 """
 
 import re
 import unicodedata
-from collections.abc import Sequence
 from typing import Final
-
-from holdfast.messages import Message, UserMessage
-
-TITLE_CHARACTERS: Final = 60
-PREVIEW_CHARACTERS: Final = 500
-"""How much of an answer a run's record shows."""
 
 MAX_QUERY_TERMS: Final = 64
 _PREFIX_CHARACTERS: Final = 3
@@ -24,20 +17,12 @@ _UNSPACED: Final = re.compile(
 """Scripts that are written without spaces, or (Hangul) with endings stuck to the word: cut into pairs of characters."""
 
 
-def make_title(messages: Sequence[Message]) -> str:
-    """A session's name until a person gives it one: how its first question begins."""
-    for message in messages:
-        if isinstance(message, UserMessage) and (text := " ".join(message.text.split())):
-            return text[:TITLE_CHARACTERS]
-    return ""
-
-
-def fold(text: str) -> str:
+def casefold_text(text: str) -> str:
     """A text as searches compare it: without regard to case, width and the like."""
     return unicodedata.normalize("NFKC", text).casefold()
 
 
-def clean(text: str) -> str:
+def replace_surrogates(text: str) -> str:
     """A text that can be written as UTF-8: half a surrogate pair becomes a question mark."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
@@ -82,9 +67,9 @@ def count_matches(text: str, query: str) -> int:
 
 def _words(text: str) -> list[tuple[str, bool]]:
     """The words of a text, and whether its script puts spaces between them."""
-    folded = fold(text)
+    plain = casefold_text(text)
     # Letters, marks and numbers make words; a mark belongs to its letter, which `\w` does not know.
-    bare = "".join(char if unicodedata.category(char)[0] in "LMN" else " " for char in folded)
+    bare = "".join(char if unicodedata.category(char)[0] in "LMN" else " " for char in plain)
     words: list[tuple[str, bool]] = []
     for word in bare.split():
         start = 0

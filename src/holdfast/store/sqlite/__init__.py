@@ -1,7 +1,8 @@
 """The store in one SQLite file: what is told has been saved (R1, R6-R8, R14, C13, C15, P4-P6, P11, J2, S9).
 
-One writer thread with group commit (writer.py), a few readers beside it (readers.py), and the port's three halves on
-top: runs.py, conversations.py, memories.py. Sits on the store's port; knows no run loop and no HTTP.
+All that is saved goes through one writer (writer.py, on committer.py), all that is read through a few readers beside it
+(readers.py). The port's three parts are on top: runs.py (on log.py and journal.py), conversations.py, memories.py; the
+twin of each is the file of that name in store/memory/. Sits on the store's port; knows no run loop and no HTTP.
 """
 
 import os
@@ -64,7 +65,7 @@ class SqliteStore(SqliteRunLog, SqliteConversations, SqliteMemories):
 
     @property
     def on_commit(self) -> Callable[[float, int], None] | None:
-        """Told on the loop after every commit: how many seconds it took, and how many operations it held."""
+        """Called on the loop after every commit: how many seconds it took, and how many operations it held."""
         return self._writer.on_commit
 
     @on_commit.setter

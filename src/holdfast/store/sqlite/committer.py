@@ -5,6 +5,7 @@ knows no table but the journal.
 """
 
 import asyncio
+import logging
 import os
 import sqlite3
 import time
@@ -30,6 +31,8 @@ from holdfast.store.sqlite.database import (
 )
 from holdfast.store.sqlite.journal import Journal, insert_rows, is_large, is_one_statement
 from holdfast.store.sqlite.migrate import migrate
+
+logger = logging.getLogger(__name__)
 
 SYNC_SECONDS: Final = 0.01
 """How long a change that may be synced later waits at most for another commit to take it to the disk along."""
@@ -76,8 +79,9 @@ class Committer:
         self._busy_seconds = busy_seconds
         self._max_bytes = max_bytes
         self._connection: sqlite3.Connection | None = None
-        self._waits_for_disk = True
-        self._has_time = True
+        # Pragmas cost a statement each, so what they were last set to is remembered.
+        self._is_synchronous = True
+        self._is_patient = True
 
     def commit(self, group: Sequence[Append | Work]) -> None:
         """Write a group in one transaction. Whatever goes wrong is the operations' `error`; nothing is raised.
@@ -90,8 +94,8 @@ class Committer:
                 connection = self._connection = self._open()
             self._write_patiently(connection, group)
             # Who comes next is most likely in a hurry, and should find everything ready.
-            self._take_time(connection, False)
-            self._wait_for_disk(connection, False)
+            self._set_patience(connection, False)
+            self._set_synchronous(connection, False)
         except Exception as error:
             # Whatever it was, nobody may be left waiting, and the next group gets its chance.
             self._fail(group, error)
@@ -100,25 +104,31 @@ class Committer:
         """Write one operation, if that takes microseconds.
 
         Returns:
-            False: it would, or might, take longer. Nothing has changed, and `commit` can do it.
+            False: it would, or might, take longer. Nothing has changed, and `commit` can do it. True: it is over, with
+            the operation's `error` if it has one; nothing is raised.
         """
         connection = self._connection
         if connection is None or not operation.sync_later or not operation.is_light or self.journal.is_untidy:
             return False
         try:
-            self._take_time(connection, False)
+            self._set_patience(connection, False)
             self._write(connection, (operation,), tidy=False)
-        except Exception:
+        except (sqlite3.Error, StoreError):
             # Somebody holds the file, the disk is full, or worse: who has the time finds out, and says so.
             with suppress(sqlite3.Error):
-                self._take_back(connection)
+                self._roll_back(connection)
             return False
+        except Exception as error:
+            # A mistake of ours would only be made again. The loop is our caller: raised into it the error would leave
+            # the transaction open, and whoever handed the operation over would wait for ever.
+            self._fail((operation,), error)
         return True
 
     def sync(self) -> None:
         """Take to the disk what was committed without waiting for it. May be called while another commits."""
+        # First of all: what the loop commits while the disk works may be too late for it, and sets this again.
         self.sync_at = None
-        # Whatever is wrong here SQLite meets too, at the next commit; this one has been told already.
+        # Whatever is wrong here SQLite meets too, at the next commit; this one has been reported already.
         with suppress(OSError):
             log = os.open(f"{self._path}-wal", os.O_RDONLY)
             try:
@@ -141,23 +151,24 @@ class Committer:
     def _write_patiently(self, connection: sqlite3.Connection, group: Sequence[Append | Work]) -> None:
         tidy = self.journal.is_untidy
         if tidy or not all(item.sync_later for item in group):
-            self._take_time(connection, True)
+            self._set_patience(connection, True)
         try:
             self._write(connection, group, tidy=tidy)
             return
         except sqlite3.Error as error:
             # Another process may soon let go of the file. Tidying needs room, and there may be enough without it.
-            if is_busy(error) and not self._has_time:
-                self._take_time(connection, True)
+            if is_busy(error) and not self._is_patient:
+                self._set_patience(connection, True)
             elif is_full(error) and tidy:
                 tidy = False
             else:
                 raise
-        self._take_back(connection)
+        self._roll_back(connection)
         self._write(connection, group, tidy=tidy)
 
     def _write(self, connection: sqlite3.Connection, group: Sequence[Append | Work], *, tidy: bool) -> None:
-        self._wait_for_disk(connection, not all(item.sync_later for item in group))
+        self._set_synchronous(connection, not all(item.sync_later for item in group))
+        # A few small batches are one INSERT, which is a transaction by itself and needs no statements around it.
         explicit = (
             tidy
             or not is_one_statement(len(group))
@@ -166,6 +177,8 @@ class Committer:
         journal, changes = self.journal, connection.total_changes
         if explicit:
             connection.execute("BEGIN IMMEDIATE")
+            # Packing and cutting trust what the journal remembers. An INSERT alone does not: an id that another process
+            # has taken meanwhile is refused, and then everything is read again.
             journal.notice_others(connection)
         rows: list[Any] = []
         for item in group:
@@ -176,6 +189,8 @@ class Committer:
                 except StoreError as error:
                     item.error = error
             else:
+                # First what came before it: a work that deletes a run also deletes what the journal has of it, and one
+                # that is rolled back takes back nothing but itself.
                 insert_rows(connection, rows)
                 rows = []
                 self._do(connection, cast(Work, item), is_alone=len(group) == 1)
@@ -185,25 +200,26 @@ class Committer:
         if explicit:
             connection.execute("COMMIT")
         # A commit that waits for the disk takes along what was written before it, if it writes anything itself.
-        if not self._waits_for_disk:
+        if not self._is_synchronous:
             self.sync_at = self.sync_at or time.perf_counter() + SYNC_SECONDS
         elif connection.total_changes != changes:
             self.sync_at = None
 
-    def _wait_for_disk(self, connection: sqlite3.Connection, wait: bool) -> None:
+    def _set_synchronous(self, connection: sqlite3.Connection, synchronous: bool) -> None:
         """Should the next commits wait for the disk?"""
-        if wait != self._waits_for_disk:
-            connection.execute(f"PRAGMA synchronous = {'FULL' if wait else 'NORMAL'}")
-            self._waits_for_disk = wait
+        if synchronous != self._is_synchronous:
+            connection.execute(f"PRAGMA synchronous = {'FULL' if synchronous else 'NORMAL'}")
+            self._is_synchronous = synchronous
 
-    def _take_time(self, connection: sqlite3.Connection, has_time: bool) -> None:
+    def _set_patience(self, connection: sqlite3.Connection, patient: bool) -> None:
         """May the next commits wait for other processes, and move the write-ahead log into the database?"""
-        if has_time != self._has_time:
-            connection.execute(f"PRAGMA busy_timeout = {int(self._busy_seconds * 1000) if has_time else 0}")
-            connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES if has_time else 0}")
-            self._has_time = has_time
+        if patient != self._is_patient:
+            connection.execute(f"PRAGMA busy_timeout = {int(self._busy_seconds * 1000) if patient else 0}")
+            connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES if patient else 0}")
+            self._is_patient = patient
 
-    def _take_back(self, connection: sqlite3.Connection) -> None:
+    def _roll_back(self, connection: sqlite3.Connection) -> None:
+        # What the journal remembers is ahead of its commit, which is not coming.
         self.journal.forget()
         # SQLite may have rolled back by itself.
         if connection.in_transaction:
@@ -217,7 +233,7 @@ class Committer:
             work.result = work.do(connection)
         except Exception as error:
             if is_condition(error):
-                raise
+                raise  # The disk is full, say: that concerns everybody in the group.
             work.error = StoreError(f"the store refused: {error}") if isinstance(error, sqlite3.Error) else error
             if is_alone:
                 connection.execute("ROLLBACK")
@@ -228,6 +244,10 @@ class Committer:
             connection.execute("RELEASE work")
 
     def _fail(self, group: Sequence[Append | Work], error: Exception) -> None:
+        if not isinstance(error, (sqlite3.Error, StoreError, OSError)):
+            # A mistake of ours, no condition of the file or the disk. Whoever waits gets a sentence; where it was made
+            # is known here alone.
+            logger.error("a commit failed inside", exc_info=error)
         reason = unavailable(self._path, error)
         for item in group:
             item.error = reason
@@ -235,7 +255,7 @@ class Committer:
         if connection is None:
             return
         try:
-            self._take_back(connection)
+            self._roll_back(connection)
             good = not isinstance(error, sqlite3.Error) or is_passing(error)
         except sqlite3.Error:
             good = False
@@ -248,7 +268,7 @@ class Committer:
     def _open(self) -> sqlite3.Connection:
         prepare_file(self._path)
         connection = connect_writer(self._path, busy_seconds=self._busy_seconds, max_bytes=self._max_bytes)
-        self._waits_for_disk = self._has_time = True
+        self._is_synchronous = self._is_patient = True
         try:
             migrate(connection, self._path)
         except BaseException:

@@ -1,6 +1,6 @@
-"""Sessions, messages, responses and conversation names in SQLite (C13, J2, P4-P6, P11): the other half of the port.
+"""Sessions, messages, responses and conversation names in SQLite (C13, J2, P4-P6, P11): one of the port's three parts.
 
-Changes go through the writer, reads through the readers. Sits on transcript.py for messages.
+Changes go through the writer, reads through the readers. Sits on messages.py. Its twin is memory/conversations.py.
 """
 
 import sqlite3
@@ -11,8 +11,8 @@ from holdfast.errors import LogConflictError
 from holdfast.ids import NodeId, RunId, SessionId
 from holdfast.messages import Message
 from holdfast.store.records import ConversationRecord, SessionRecord, StoredMessage
-from holdfast.store.search_terms import fold
-from holdfast.store.sqlite.messages import add_messages, folded, has_message, read_path, session_head, use_session
+from holdfast.store.search_terms import casefold_text
+from holdfast.store.sqlite.messages import add_messages, has_message, read_path, search_text, session_head, use_session
 from holdfast.store.sqlite.readers import Readers
 from holdfast.store.sqlite.rows import (
     SELECT_CONVERSATIONS,
@@ -52,7 +52,7 @@ class SqliteConversations:
             if search
             else f"{SELECT_SESSIONS} WHERE ? = '' ORDER BY updated_at DESC, rowid DESC LIMIT ? OFFSET ?"
         )
-        values = (fold(search), limit, offset)
+        values = (casefold_text(search), limit, offset)
         return await self._readers.run(
             lambda connection: [as_session(row) for row in connection.execute(query, values)]
         )
@@ -131,7 +131,7 @@ class SqliteConversations:
         return await self._writer.run(use)
 
     async def delete_response(self, run: RunId) -> bool:
-        """Forget it as a response, and the conversation names that point there."""
+        """Forget it as a response, and the conversation names that point there; False: it was none."""
         query = "SELECT responses.run, runs.id FROM responses JOIN runs ON runs.key = responses.run WHERE runs.id = ?"
         return await self._writer.run(lambda connection: _drop_responses(connection, query, (run,))) > 0
 
@@ -223,7 +223,7 @@ def _put_session(connection: sqlite3.Connection, record: SessionRecord) -> None:
             record.created_at,
             record.updated_at,
             record.title,
-            folded(record.title, record.id),
+            search_text(record.title, record.id),
             encode(record.metadata),
         ),
     )

@@ -1,9 +1,34 @@
 """The journal: where appends go first, and how they get from there into the log (R1, R8).
 
 A row of the log costs a page of its index, since live runs lie far apart there. So a small batch goes to the end of the
-journal, and a run's batches are packed into one row of the log when there are enough of them, when the run ends, or
-when the journal has grown far beyond them. What only the journal has of a live run is kept in memory too, so that
-packing reads nothing. Used by the writer and by runs.py, on the writer's thread alone; what readers need is in log.py.
+journal, which has no index, and a run's batches move into the log many at a time:
+
+    batch ── 1 ──> journal row ── 2 ──> packed row of the log ── 4 ──> compressed segment of the log
+      │                │                   ^
+      └── large ───────│── 2 ──────────────┘
+                       └── 3 ──> deleted
+
+      who moves it when                                               what a crash in the middle leaves
+    1 every append's own commit, by the loop or the writer's thread   the commit whole, or nothing of it
+    2 the writer's thread: when a run has PACK_BATCHES or PACK_BYTES  the rows in the journal alone, or in both: the
+      in the journal, ends, or is BEHIND_BYTES behind; before a       log counts, since the journal's rows are read
+      batch of LARGE_BYTES; when the file is opened, all there is     from the log's end on
+    3 the writer's thread, every TIDY_BYTES: the beginning up to      rows that the log has too; they are deleted
+      the first row that only the journal has, CUT_BYTES at once      when the file is opened
+    4 retention, a day after the run's end: a reader compresses,      packed rows, or segments; never both
+      the writer's thread replaces
+
+    Each of these is one transaction, or part of one. A reader reads in one snapshot: the run's rows of the log, then,
+    if it is live, the journal's rows behind them. So it meets every batch once, wherever that is just then.
+
+    journal   id      about how many bytes were appended before it: rows are in order, and say how far apart they are
+              run     runs.key, in the log too
+              first, count, at, events    of one batch; events are a JSON array
+    log       first, count    of all its batches; at    of the last one
+              form, events    0: one batch, as version 1 wrote it; 2: [[first, at, events], ...]; 1: that, compressed
+
+What only the journal has of a live run is kept in memory too, so that packing reads nothing. Used by the committer and
+by runs.py, by whoever has the committer just then (writer.py); what readers need is in log.py.
 """
 
 import sqlite3
@@ -82,9 +107,12 @@ class Journal:
         self._unpacked: dict[LogEnd, None] = {}
         """Those that have parts. They come here with their oldest row, so the first of them has the oldest of all."""
         self._due: dict[LogEnd, None] = {}
+        """Those that have so many parts that they are packed with the next commit that has the time."""
         self._begin = self._next_id = self._tidy_at = 0
+        """Ids: that of the first row, the one that the next row gets, and the one from which on it is time to cut."""
         self._is_read = False
         self._version = 0
+        """SQLite's count of other connections' commits, when it was last looked at."""
 
     def begin(self, connection: sqlite3.Connection, run: RunId, key: int) -> None:
         """A run has been created: its first batch need not look for it."""
@@ -127,6 +155,7 @@ class Journal:
             number, key = self._next_id, end.key
             self._keep(end, number, first, count, at, events)
             rows += (number, key, first, count, at, events)
+            # Only noted: this may be the loop's commit, which has no time to pack.
             if len(end.parts) >= PACK_BATCHES or end.size >= PACK_BYTES:
                 self._due[end] = None
 
@@ -177,7 +206,7 @@ class Journal:
         self._cut(connection)
         self._tidy_at = self._next_id + TIDY_BYTES
 
-    def settle(self, connection: sqlite3.Connection) -> None:
+    def pack_all(self, connection: sqlite3.Connection) -> None:
         """Pack everything and empty the journal: for what a crash has left in it, when the store is opened."""
         self._read(connection)
         for end in tuple(self._unpacked):
@@ -232,6 +261,7 @@ class Journal:
         self._begin = self._next_id = rows[0][0] if rows else 0
         for number, key, first, count, at, events in rows:
             end = ends.get(key)
+            # Else it was packed and not cut yet, or its run has ended or is gone.
             if end is not None and first >= end.next:
                 self._keep(end, number, first, count, at, events)
             self._next_id = number + ROW_BYTES + len(events)

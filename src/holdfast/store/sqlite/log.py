@@ -1,8 +1,8 @@
 """The log table: rows of several batches in, batches out (R1, R7, R14).
 
-A row holds the batches that were packed together (journal.py says when), and many more, compressed, once a log is
-compacted. Reading goes on into the journal, which has a live run's newest batches. Used by runs.py and journal.py; only
-the writer's thread writes here.
+The law of log and journal is drawn in journal.py: how a batch moves from a journal row into a packed row here and on
+into a compressed segment, what a reader reads, and the columns of both. Here is how rows are made and read. Used by
+runs.py and journal.py; only the writer's thread writes here.
 """
 
 import sqlite3
@@ -13,9 +13,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from holdfast.events import Batch, Event, decode_events
+from holdfast.events import Batch, Event, cut_batches, decode_events
 from holdfast.ids import EventNumber, RunId
-from holdfast.store.slices import cut_batches
 
 SEGMENT_BYTES: Final = 128 * 1024
 """Batches share a row up to about this size, before they are compressed: few enough to unpack for a reader's page."""

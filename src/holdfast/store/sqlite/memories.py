@@ -1,14 +1,15 @@
-"""What the agent remembers, in SQLite (C14): found by words, best first.
+"""What the agent remembers, in SQLite (C14): found by words, best first; one of the port's three parts.
 
-Text is cut into terms by holdfast.store.search_terms and kept in a full-text table beside the memories.
+Text is cut into terms by holdfast.store.search_terms and kept in a full-text table beside the memories. Its twin is
+memory/memories.py.
 """
 
 import hashlib
 import sqlite3
 
 from holdfast.clock import Clock
-from holdfast.store.records import Memory
-from holdfast.store.search_terms import clean, index_terms, query_terms
+from holdfast.store.records import MemoryRecord
+from holdfast.store.search_terms import index_terms, query_terms, replace_surrogates
 from holdfast.store.sqlite.readers import Readers
 from holdfast.store.sqlite.rows import as_memory
 from holdfast.store.sqlite.writer import Writer
@@ -21,15 +22,16 @@ class SqliteMemories:
     _readers: Readers
     _clock: Clock
 
-    async def remember(self, scope: str, text: str) -> Memory:
+    async def remember(self, scope: str, text: str) -> MemoryRecord:
         """Keep a text."""
         now = self._clock.now()
-        kept = clean(text)
+        kept = replace_surrogates(text)
         terms = " ".join(index_terms(kept))
 
         def insert(connection: sqlite3.Connection) -> int:
             number = connection.execute(
-                "INSERT INTO memories (scope, text, created_at) VALUES (?, ?, ?)", (clean(scope), kept, now)
+                "INSERT INTO memories (scope, text, created_at) VALUES (?, ?, ?)",
+                (replace_surrogates(scope), kept, now),
             ).lastrowid
             assert number is not None
             connection.execute(
@@ -37,13 +39,13 @@ class SqliteMemories:
             )
             return number
 
-        return Memory(id=await self._writer.run(insert), text=kept, created_at=now)
+        return MemoryRecord(id=await self._writer.run(insert), text=kept, created_at=now)
 
-    async def recall(self, scope: str, query: str, limit: int) -> list[Memory]:
+    async def recall(self, scope: str, query: str, limit: int) -> list[MemoryRecord]:
         """The best matches; with an empty query the newest."""
-        wanted = clean(query).strip()
+        wanted = replace_surrogates(query).strip()
 
-        def read(connection: sqlite3.Connection) -> list[Memory]:
+        def read(connection: sqlite3.Connection) -> list[MemoryRecord]:
             rows = (
                 _matching(connection, scope, wanted, limit) or _containing(connection, scope, wanted, limit)
                 if wanted
@@ -59,7 +61,7 @@ Rows = list[tuple[int, str, float]]
 
 def _newest(connection: sqlite3.Connection, scope: str, limit: int) -> Rows:
     query = "SELECT id, text, created_at FROM memories WHERE scope = ? ORDER BY id DESC LIMIT ?"
-    return connection.execute(query, (clean(scope), limit)).fetchall()
+    return connection.execute(query, (replace_surrogates(scope), limit)).fetchall()
 
 
 def _matching(connection: sqlite3.Connection, scope: str, wanted: str, limit: int) -> Rows:
@@ -84,7 +86,7 @@ def _containing(connection: sqlite3.Connection, scope: str, wanted: str, limit: 
         SELECT id, text, created_at FROM memories WHERE scope = ? AND instr(lower(text), lower(?)) > 0
         ORDER BY id DESC LIMIT ?
         """
-    return connection.execute(query, (clean(scope), wanted, limit)).fetchall()
+    return connection.execute(query, (replace_surrogates(scope), wanted, limit)).fetchall()
 
 
 def _token(scope: str) -> str:

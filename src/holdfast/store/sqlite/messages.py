@@ -8,17 +8,18 @@ from collections.abc import Sequence
 
 from holdfast.ids import NodeId, SessionId
 from holdfast.store.records import StoredMessage
-from holdfast.store.search_terms import fold
+from holdfast.store.search_terms import casefold_text
 from holdfast.store.sqlite.rows import as_message
 
-Connection = sqlite3.Connection
 NewMessage = tuple[str | None, float, bytes]
 """The run that said it, when, and the message as JSON."""
 
 
-def use_session(connection: Connection, session: SessionId, at: float, *, title: str = "", began: int = 0) -> None:
+def use_session(
+    connection: sqlite3.Connection, session: SessionId, at: float, *, title: str = "", began: int = 0
+) -> None:
     """Have a session, used now, in which so many runs begin. It takes the title if it has none."""
-    values = {"id": session, "at": at, "title": title, "folded": folded(title, session), "began": began}
+    values = {"id": session, "at": at, "title": title, "folded": search_text(title, session), "began": began}
     known = connection.execute(
         """
         UPDATE sessions SET
@@ -42,24 +43,24 @@ def use_session(connection: Connection, session: SessionId, at: float, *, title:
         )
 
 
-def folded(title: str, session: SessionId) -> str:
-    """What a search for a session looks in; the newline keeps the two apart."""
-    return f"{fold(title)}\n{fold(session)}"
+def search_text(title: str, session: SessionId) -> str:
+    """What a search for a session looks in (the column `folded`); the newline keeps the two apart."""
+    return f"{casefold_text(title)}\n{casefold_text(session)}"
 
 
-def session_head(connection: Connection, session: SessionId) -> NodeId | None:
+def session_head(connection: sqlite3.Connection, session: SessionId) -> NodeId | None:
     """A session's newest message."""
     row = connection.execute("SELECT head FROM sessions WHERE id = ?", (session,)).fetchone()
     return NodeId(row[0]) if row is not None and row[0] is not None else None
 
 
-def has_message(connection: Connection, node: NodeId) -> bool:
+def has_message(connection: sqlite3.Connection, node: NodeId) -> bool:
     """Is there such a message still?"""
     return connection.execute("SELECT 1 FROM messages WHERE id = ?", (node,)).fetchone() is not None
 
 
 def add_messages(
-    connection: Connection, session: SessionId, parent: NodeId | None, messages: Sequence[NewMessage]
+    connection: sqlite3.Connection, session: SessionId, parent: NodeId | None, messages: Sequence[NewMessage]
 ) -> list[NodeId]:
     """Save messages, each below the one before, and move the session to the last."""
     nodes: list[NodeId] = []
@@ -76,7 +77,7 @@ def add_messages(
     return nodes
 
 
-def read_path(connection: Connection, node: NodeId) -> list[StoredMessage]:
+def read_path(connection: sqlite3.Connection, node: NodeId) -> list[StoredMessage]:
     """The messages from the root to a node."""
     # A message is always younger than its parent, so that the path is in the order of the ids.
     rows = connection.execute(

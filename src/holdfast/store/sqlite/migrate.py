@@ -42,9 +42,12 @@ def migrate(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def _version(connection: sqlite3.Connection, path: Path, newest: int) -> int:
+    # In this order: another process may make the schema between two of these, and whoever sees a part of what it made
+    # has to see that it is ours.
+    has_tables = connection.execute("SELECT 1 FROM sqlite_schema").fetchone() is not None
     version = int(connection.execute("PRAGMA user_version").fetchone()[0])
-    ours = connection.execute("PRAGMA application_id").fetchone()[0] == APPLICATION_ID
-    if not ours and (version or connection.execute("SELECT 1 FROM sqlite_schema").fetchone()):
+    is_ours = connection.execute("PRAGMA application_id").fetchone()[0] == APPLICATION_ID
+    if not is_ours and (version or has_tables):
         raise StoreUnavailableError(
             f"the store cannot be opened: {path} is the database of another program; give [store] url another path"
         )

@@ -10,7 +10,7 @@ import msgspec
 from holdfast.ids import NodeId, RunId, SessionId
 from holdfast.messages import Message, Usage
 from holdfast.outcomes import Outcome
-from holdfast.store.records import ConversationRecord, Memory, RunRecord, SessionRecord, StoredMessage
+from holdfast.store.records import ConversationRecord, MemoryRecord, RunRecord, SessionRecord, StoredMessage
 
 encode = msgspec.json.Encoder().encode
 _decode_request = msgspec.json.Decoder(RunRecord).decode
@@ -94,10 +94,10 @@ def as_conversation(row: tuple[str, float, int | None, str | None, bytes, int]) 
     )
 
 
-def as_memory(row: tuple[int, str, float]) -> Memory:
+def as_memory(row: tuple[int, str, float]) -> MemoryRecord:
     """A row of id, text, created_at."""
     number, text, created_at = row
-    return Memory(id=number, text=text, created_at=created_at)
+    return MemoryRecord(id=number, text=text, created_at=created_at)
 
 
 def _node(value: int | None) -> NodeId | None:

@@ -1,6 +1,7 @@
-"""Runs and their logs in SQLite (R1, R6-R8, R14, C15): one half of the store's port.
+"""Runs and their logs in SQLite (R1, R6-R8, R14, C15): one of the port's three parts.
 
-Changes go through the writer, reads through the readers. Sits on log.py for batches and transcript.py for messages.
+Changes go through the writer, reads through the readers. Sits on log.py for batches and messages.py for messages. Its
+twin is memory/runs.py.
 """
 
 import sqlite3
@@ -12,8 +13,15 @@ from holdfast.events import Batch, encode_events
 from holdfast.ids import EventNumber, NodeId, RunId, SessionId
 from holdfast.outcomes import outcome_name
 from holdfast.store.port import Committed
-from holdfast.store.records import IdempotencyKey, Reserved, RunEnding, RunFilter, RunRecord
-from holdfast.store.search_terms import PREVIEW_CHARACTERS, make_title
+from holdfast.store.records import (
+    PREVIEW_CHARACTERS,
+    IdempotencyKey,
+    Reserved,
+    RunEnding,
+    RunFilter,
+    RunRecord,
+    make_title,
+)
 from holdfast.store.sqlite.journal import is_large
 from holdfast.store.sqlite.log import compress, read_batches, replace_with_segments
 from holdfast.store.sqlite.messages import add_messages, has_message, session_head, use_session
@@ -72,7 +80,7 @@ class SqliteRunLog:
         return await self._readers.run(lambda connection: _find_key(connection, key))
 
     def append(self, run: RunId, batch: Batch, committed: Committed) -> None:
-        """Hand a batch to the writer and return; batches become durable in the order they were handed over."""
+        """Hand over a batch and return; batches are saved, and reported, in the order they were handed over."""
         self._writer.append(run, batch, committed)
 
     async def end_run(self, run: RunId, batch: Batch, ending: RunEnding) -> None:
@@ -129,11 +137,11 @@ class SqliteRunLog:
         return await self._readers.run(lambda connection: [as_run(row) for row in connection.execute(query)])
 
     async def read_log(self, run: RunId, after: EventNumber, limit: int) -> list[Batch]:
-        """Events after a number, at least one and about `limit` at most if there are any."""
+        """Events after a number, `limit` of them at most, and at least one if there are any."""
         return await self._readers.run(lambda connection: read_batches(connection, run, after, limit))
 
     async def delete_run(self, run: RunId) -> None:
-        """Forget a run and its log; messages stay."""
+        """Forget a run with its log, key, response and conversation names; messages stay."""
 
         def delete(connection: sqlite3.Connection) -> None:
             delete_runs(connection, connection.execute("SELECT key, id FROM runs WHERE id = ?", (run,)).fetchall())
@@ -142,7 +150,7 @@ class SqliteRunLog:
         await self._writer.run(delete)
 
     async def forget_logs(self, ended_before: float) -> int:
-        """R14: delete runs that ended before then, with their logs; how many."""
+        """R14: delete runs that ended before then, each as `delete_run` does; how many."""
 
         def forget(connection: sqlite3.Connection) -> int:
             query = "SELECT key, id FROM runs WHERE ended_at < ? ORDER BY ended_at LIMIT ?"
@@ -162,16 +170,16 @@ class SqliteRunLog:
         return total
 
     async def compact_logs(self, ended_before: float, limit: int) -> int:
-        """R14: pack the logs of up to `limit` ended runs into few rows, losing no event; how many were packed."""
+        """R14: compress the logs of up to `limit` runs that ended before then, losing no event; how many were."""
 
         def find(connection: sqlite3.Connection) -> list[RunId]:
             query = "SELECT id FROM runs WHERE ended_at < ? AND compacted = 0 ORDER BY ended_at LIMIT ?"
             return [RunId(row[0]) for row in connection.execute(query, (ended_before, limit))]
 
-        packed = 0
+        compacted = 0
         for run in await self._readers.run(find):
-            packed += await self._compact(run)
-        return packed
+            compacted += await self._compact(run)
+        return compacted
 
     async def _compact(self, run: RunId) -> bool:
         # The log of an ended run changes no more, so that it can be compressed beside the writer's work.
@@ -181,7 +189,7 @@ class SqliteRunLog:
             query = "SELECT key FROM runs WHERE id = ? AND ended_at IS NOT NULL AND compacted = 0"
             row = connection.execute(query, (run,)).fetchone()
             if row is None:
-                return False  # Deleted, or packed by another, in the meantime.
+                return False  # Deleted, or compacted by another, in the meantime.
             replace_with_segments(connection, row[0], segments)
             connection.execute("UPDATE runs SET compacted = 1 WHERE key = ?", row)
             return True

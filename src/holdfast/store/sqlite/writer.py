@@ -2,8 +2,17 @@
 
 What comes alone and need not wait for the disk is committed at once, on the event loop's own thread: that takes some 20
 microseconds, and handing it to another thread and back ten times that. Everything else goes to the writer's thread,
-which takes all that is pending as soon as it is free, commits it as one transaction, and tells the loop once. Nothing
-ticks. Sits on committing.py.
+which takes all that is pending as soon as it is free, commits it as one transaction, and reports to the loop once.
+Nothing ticks. Sits on committer.py.
+
+    append, run ──> gathered ──┬── one, light, quiet ──> the loop commits ──────────────┬──> reported, in order
+    (a step of the loop)       └── else ──> queue ──> the thread commits ── call_soon ──┘
+                                              ^       and syncs, SYNC_SECONDS after a commit that did not
+                                              └─────── SYNC, for what the loop has committed
+
+There is one committer and no lock around it. It is the thread's while `_in_thread` counts anything, and the loop's when
+it is 0; the loop alone changes that number, so that it alone gives the committer away and takes it back. `sync` is the
+exception: it uses nothing of the connection.
 """
 
 import asyncio
@@ -39,8 +48,8 @@ GATHER_SECONDS: Final = 0.0002
 MAX_GATHER_SECONDS: Final = 0.008
 """How long the writer lets more come before its next commit, for each operation of the last one. One stream alone never
 waits; with hundreds of them a commit costs more than all that is in it, and a few milliseconds save much of that."""
-BUSY_OPERATIONS: Final = 8
-BUSY_SECONDS: Final = 0.004
+RUSH_OPERATIONS: Final = 8
+RUSH_SECONDS: Final = 0.004
 """While so many operations come in so many seconds the loop commits none itself: they are better gathered."""
 
 
@@ -59,24 +68,24 @@ class Writer:
     """Writes for one event loop; every method is called on that loop."""
 
     on_commit: Callable[[float, int], None] | None = None
-    """Told on the loop after every commit: how many seconds it took, and how many operations it held."""
+    """Called on the loop after every commit: how many seconds it took, and how many operations it held."""
 
     def __init__(self, path: Path, *, busy_seconds: float, max_bytes: int | None) -> None:
         self._path = path
         self._loop = asyncio.get_running_loop()
         self._committer = Committer(path, busy_seconds=busy_seconds, max_bytes=max_bytes)
-        """Belongs to the writer's thread while that has operations, and else to the loop."""
+        """The thread's while that has operations, and else the loop's."""
         self._gathered: list[Append | Work] = []
         """What came in this step of the loop."""
         self._queue: queue.SimpleQueue[Append | Work | _Signal] = queue.SimpleQueue()
         self._in_thread = 0
-        """How many operations the thread was given and has not told of."""
-        self._came: deque[float] = deque([float("-inf")] * BUSY_OPERATIONS, maxlen=BUSY_OPERATIONS)
+        """How many operations the thread was given and the loop has not heard back of. Only the loop changes it."""
+        self._came: deque[float] = deque([float("-inf")] * RUSH_OPERATIONS, maxlen=RUSH_OPERATIONS)
         """When the last operations came."""
         self._asks_for_sync = False
         self._before_closing: Callable[[], None] = lambda: None
         self._ended: asyncio.Future[None] | None = None
-        # A daemon, so that a program that forgot to close the store can still end; what it was told is saved.
+        # A daemon, so that a program that forgot to close the store can still end; what was reported is saved.
         self._thread = threading.Thread(target=self._serve, name="holdfast-store", daemon=True)
 
     async def open(self) -> None:
@@ -87,7 +96,7 @@ class Writer:
         """
         self._thread.start()
         try:
-            await self.run(self.journal.settle)
+            await self.run(self.journal.pack_all)
         except BaseException:
             await self.aclose()
             raise
@@ -106,7 +115,7 @@ class Writer:
         """Hand over a batch; it is encoded here, once.
 
         What a model says is synced later, as in `run`: a power failure cuts it off anyway, at this token or a few
-        before it. What was done or decided is on the disk before it is told.
+        before it. What was done or decided is on the disk before it is reported.
         """
         if self._ended is not None:
             self._loop.call_soon(committed, _closed(self._path))
@@ -143,60 +152,70 @@ class Writer:
 
     def _gather(self, operation: Append | Work) -> None:
         if not self._gathered:
-            self._loop.call_soon(self._hand_over)
+            # Not now: what else comes in this step of the loop goes into the same commit, and no callback is called
+            # inside the `append` that brought it.
+            self._loop.call_soon(self._commit_gathered)
         self._gathered.append(operation)
 
-    def _hand_over(self) -> None:
+    def _commit_gathered(self) -> None:
         """A step of the loop is over: commit what came in it, or have it committed."""
         gathered, now, oldest = self._gathered, time.perf_counter(), self._came[0]
         self._came.extend([now] * len(gathered))
-        is_quiet = len(gathered) == 1 and not self._in_thread and now - oldest > BUSY_SECONDS
+        # While the thread has anything the committer is not ours, and what comes has to queue up behind that.
+        is_quiet = len(gathered) == 1 and not self._in_thread and now - oldest > RUSH_SECONDS
         if is_quiet and self._committer.commit_at_once(gathered[0]):
+            # Emptied before anybody is called back: a callback may append, and that is the next step's.
             self._gathered = []
-            self._tell(gathered, time.perf_counter() - now)
+            self._report(gathered, time.perf_counter() - now)
             self._sync_later()
         else:
             self._give_to_thread()
 
     def _give_to_thread(self) -> None:
         gathered, self._gathered = self._gathered, []
+        # Before the first is in the queue: from then on the thread may use the committer.
         self._in_thread += len(gathered)
         for operation in gathered:
             self._queue.put(operation)
 
     def _sync_later(self) -> None:
-        """The disk is the thread's to wait for, also for what the loop has committed."""
+        """The disk is the thread's to wait for, also for what the loop has committed.
+
+        The thread sleeps until something is in its queue, and does not see that the loop has committed. So it is
+        asked, once for all that the loop commits in SYNC_SECONDS.
+        """
         if not self._asks_for_sync:
             self._asks_for_sync = True
             self._loop.call_later(SYNC_SECONDS, self._ask_for_sync)
 
     def _ask_for_sync(self) -> None:
         self._asks_for_sync = False
+        # With operations of its own the thread looks at `sync_at` itself, after each commit.
         if self._committer.sync_at is not None and not self._in_thread:
             self._queue.put(_Signal.SYNC)
 
-    def _told_by_thread(self, group: Sequence[Append | Work], seconds: float) -> None:
+    def _reported_by_thread(self, group: Sequence[Append | Work], seconds: float) -> None:
         self._in_thread -= len(group)
-        self._tell(group, seconds)
+        self._report(group, seconds)
 
-    def _tell(self, group: Sequence[Append | Work], seconds: float) -> None:
+    def _report(self, group: Sequence[Append | Work], seconds: float) -> None:
         for item in group:
             if type(item) is Append:
                 try:
                     item.committed(item.error)
                 except Exception as error:
-                    # As the loop does with any callback: reported, and the others of the group still hear.
+                    # As the loop does with any callback: it is named, and the others of the group are still called.
                     self._loop.call_exception_handler({"message": "a store's callback failed", "exception": error})
             else:
                 _resolve(cast(Work, item))
         if self.on_commit is not None:
             self.on_commit(seconds, len(group))
 
-    def _tell_closed(self) -> None:
+    def _report_closed(self) -> None:
         if self._ended is not None and not self._ended.done():
             self._ended.set_result(None)
 
-    # Below: the writer's thread.
+    # Below: the writer's thread. It uses the queue and the committer, and reaches the loop by `_call_loop` alone.
 
     def _serve(self) -> None:
         committer = self._committer
@@ -215,8 +234,9 @@ class Writer:
             if group:
                 began = time.perf_counter()
                 committer.commit(group)
-                # From here on the committer is the loop's again, but for what `sync` does.
-                if not self._call_loop(self._told_by_thread, group, time.perf_counter() - began):
+                # With this call the committer is the loop's again, but for what `sync` does: the loop may commit before
+                # the next line is reached here.
+                if not self._call_loop(self._reported_by_thread, group, time.perf_counter() - began):
                     closing = True
             if self._seconds_to_sync() == 0:
                 committer.sync()
@@ -231,16 +251,17 @@ class Writer:
 
     def _close(self) -> None:
         try:
+            # The readers go first: whoever closes the last connection moves the write-ahead log and removes it.
             self._before_closing()
             self._committer.close()
         finally:
-            self._call_loop(self._tell_closed)
+            self._call_loop(self._report_closed)
 
     def _call_loop(self, callback: Callable[..., None], *arguments: object) -> bool:
         try:
             self._loop.call_soon_threadsafe(callback, *arguments)
         except RuntimeError:
-            return False  # The loop was closed before the store: there is nobody left to tell.
+            return False  # The loop was closed before the store: there is nobody left to report to.
         return True
 
 
