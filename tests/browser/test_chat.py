@@ -43,7 +43,7 @@ def numbers_in(text: str) -> list[int]:
 async def test_an_answer_streams_in_with_its_reasoning_folded_and_its_markdown_drawn(
     tmp_path: Path, browser: Browser
 ) -> None:
-    """T3: text, table, highlighted code, reasoning, link; the session is listed and has its own address."""
+    """T3.a, T3.b, T3.d: text, table, highlighted code, reasoning, link; the session is listed and has an address."""
     reply = Reply(reasoning="Let me think.", text=MARKDOWN)
     async with browsing(tmp_path, browser, [reply]) as it:
         await it.ask("Show me")
@@ -64,7 +64,7 @@ async def test_an_answer_streams_in_with_its_reasoning_folded_and_its_markdown_d
 
 
 async def test_the_copy_button_copies_the_code_and_nothing_else(tmp_path: Path, browser: Browser) -> None:
-    """T3: what is copied is the code as the model wrote it."""
+    """What is copied is the code as the model wrote it."""
     async with browsing(tmp_path, browser, [Reply(text=MARKDOWN)]) as it:
         await it.context.grant_permissions(["clipboard-read", "clipboard-write"])
         await it.ask("Show me")
@@ -76,7 +76,7 @@ async def test_the_copy_button_copies_the_code_and_nothing_else(tmp_path: Path, 
 
 
 async def test_stop_ends_the_run_closes_the_upstream_and_says_what_was_kept(tmp_path: Path, browser: Browser) -> None:
-    """T3: Escape stops; the upstream is closed; the answer says that it is not complete."""
+    """T3.c: Escape stops; the upstream is closed; the answer says that it is not complete."""
     async with browsing(tmp_path, browser, [SLOW]) as it:
         await it.ask("Count")
         await expect(it.answers.last).to_contain_text("10 ")
@@ -93,7 +93,7 @@ async def test_stop_ends_the_run_closes_the_upstream_and_says_what_was_kept(tmp_
 
 
 async def test_stop_before_the_first_token_works_too(tmp_path: Path, browser: Browser) -> None:
-    """T3: while the model has said nothing yet."""
+    """T3.c: while the model has said nothing yet."""
     async with browsing(tmp_path, browser, [Reply(fault=Fault("stall_before_headers"))]) as it:
         await it.ask("Anybody?")
         asked = await it.provider.received()
@@ -105,7 +105,7 @@ async def test_stop_before_the_first_token_works_too(tmp_path: Path, browser: Br
 async def test_a_tool_has_a_card_with_its_arguments_its_output_and_how_long_it_took(
     tmp_path: Path, browser: Browser
 ) -> None:
-    """T3: one card per call; after a reload it is still there."""
+    """T3.a: one card per call; after a reload it is still there."""
     script = [Reply(calls=(tool_call("read_file", path="README.md"),)), Reply(text="It is a project.")]
     async with browsing(tmp_path, browser, script) as it:
         await it.ask("What is this?")
@@ -122,7 +122,7 @@ async def test_a_tool_has_a_card_with_its_arguments_its_output_and_how_long_it_t
 
 
 async def test_a_call_that_was_cut_off_is_shown_as_not_carried_out(tmp_path: Path, browser: Browser) -> None:
-    """T3: U13 on the page: the card warns, the answer says why it is not complete, and offers to go on."""
+    """T3.a, U13.a, U13.b: on the page: the card warns, the answer says why it is not complete, and offers to go on."""
     call = tool_call("write_file", path="notes.txt", content="x" * 60)
     script = [Reply(text="I will write it.", calls=(call,), fault=Fault("cut_tool_call")), Reply(text="Going on.")]
     async with browsing(tmp_path, browser, script) as it:
@@ -140,7 +140,7 @@ async def test_a_call_that_was_cut_off_is_shown_as_not_carried_out(tmp_path: Pat
 
 
 async def test_a_failure_says_what_the_provider_said_and_offers_to_try_again(tmp_path: Path, browser: Browser) -> None:
-    """T3: the provider's own words, and Retry sends the same question."""
+    """U9.a: the provider's own words, and Retry sends the same question."""
     async with browsing(tmp_path, browser, [Reply(fault=Fault("status", 401)), Reply(text="Now it works.")]) as it:
         await it.ask("Hello?")
         badge = it.answers.last.locator("[data-outcome=failed]")
@@ -151,7 +151,7 @@ async def test_a_failure_says_what_the_provider_said_and_offers_to_try_again(tmp
 
 
 async def test_a_reload_in_the_middle_of_an_answer_goes_on_with_it(tmp_path: Path, browser: Browser) -> None:
-    """T3: nothing twice, nothing missing, one upstream call, and Stop is there."""
+    """T3.e: nothing twice, nothing missing, one upstream call, and Stop is there."""
     async with browsing(tmp_path, browser, [SLOW]) as it:
         await it.ask("Count")
         await expect(it.answers.last).to_contain_text("30 ")
@@ -167,7 +167,7 @@ async def test_a_reload_in_the_middle_of_an_answer_goes_on_with_it(tmp_path: Pat
 
 
 async def test_closing_the_tab_does_not_stop_the_answer(tmp_path: Path, browser: Browser) -> None:
-    """T3: it is whole when somebody comes back."""
+    """T3.f: it is whole when somebody comes back."""
     async with browsing(tmp_path, browser, [Reply(text=NUMBERS, delay_seconds=0.002)]) as it:
         await it.ask("Count")
         await expect(it.answers.last).to_contain_text("5 ")
@@ -192,7 +192,7 @@ async def late(route: Route) -> None:
 async def test_a_message_is_sent_although_its_writer_goes_to_another_chat_at_once(
     tmp_path: Path, browser: Browser
 ) -> None:
-    """T3: and whoever goes elsewhere arrives there, however late the server's answer comes."""
+    """T3.d: and whoever goes elsewhere arrives there, however late the server's answer comes."""
     async with browsing(tmp_path, browser, [Reply(text="First."), Reply(text="Second.")]) as it:
         await it.ask("One")
         await expect(it.answers.last).to_contain_text("First.")
@@ -211,7 +211,7 @@ async def test_a_message_is_sent_although_its_writer_goes_to_another_chat_at_onc
 
 
 async def test_a_message_written_while_its_chat_is_opened_waits_for_it(tmp_path: Path, browser: Browser) -> None:
-    """T3: it goes out with the chat's own model, and stands behind what was said before."""
+    """T3.d: it goes out with the chat's own model, and stands behind what was said before."""
     async with browsing(tmp_path, browser, [Reply(text="First."), Reply(text="Second.")]) as it:
         await it.page.get_by_label("Model").select_option("scripted/m-2")
         await it.ask("One")
@@ -228,7 +228,7 @@ async def test_a_message_written_while_its_chat_is_opened_waits_for_it(tmp_path:
 
 
 async def test_a_network_that_goes_and_comes_back_loses_nothing(tmp_path: Path, browser: Browser) -> None:
-    """T3: the page says so, and goes on where it was."""
+    """R7.a: the page says so, and goes on where it was."""
     async with browsing(tmp_path, browser, [SLOW]) as it:
         cut = CutConnections()
         await it.page.add_init_script(cut.script)
@@ -249,7 +249,7 @@ async def test_a_network_that_goes_and_comes_back_loses_nothing(tmp_path: Path, 
 async def test_a_server_that_is_killed_and_started_again_gives_back_what_it_had_said(
     tmp_path: Path, browser: Browser
 ) -> None:
-    """T3: the page goes on reading by itself; nothing seen is lost, and the end is told as what it was."""
+    """R8.a, R8.b: the page goes on reading by itself; nothing seen is lost, and the end is told as what it was."""
     port = free_port()
     async with browsing(tmp_path, browser, [SLOW], port=port) as it:
         await it.ask("Count")
@@ -269,7 +269,7 @@ async def test_a_server_that_is_killed_and_started_again_gives_back_what_it_had_
 
 
 async def test_a_run_begun_elsewhere_in_the_same_session_appears(tmp_path: Path, browser: Browser) -> None:
-    """T3: another window, or a program, asks; this one shows it as it comes."""
+    """T3.d: another window, or a program, asks; this one shows it as it comes."""
     async with browsing(tmp_path, browser, [Reply(text="One."), Reply(text=NUMBERS[:50], delay_seconds=0.01)]) as it:
         await it.ask("First")
         await expect(it.answers.last).to_contain_text("One.")
@@ -302,7 +302,7 @@ class CutConnections:
 
 
 async def test_a_message_sent_while_the_answer_runs_reaches_the_model(tmp_path: Path, browser: Browser) -> None:
-    """T3: steering: it joins the run, and the next turn hears it."""
+    """R13.a: steering: it joins the run, and the next turn hears it."""
 
     def respond(request: RecordedRequest) -> Reply:
         if len(it.provider.requests) == 1:
@@ -322,7 +322,7 @@ async def test_a_message_sent_while_the_answer_runs_reaches_the_model(tmp_path: 
 
 
 async def test_an_approval_is_answered_in_place(tmp_path: Path, browser: Browser) -> None:
-    """T3: the call is shown with its arguments; approve carries it out, deny does not."""
+    """T3.a, R12.a: the call is shown with its arguments; approve carries it out, deny does not."""
     script = [
         Reply(calls=(tool_call("write_file", path="yes.txt", content="1"),)),
         Reply(calls=(tool_call("write_file", path="no.txt", content="2"),)),
@@ -360,7 +360,7 @@ HOSTILE = """<img src=x onerror="window.hacked = 1"> <script>window.hacked = 2</
 
 
 async def test_an_answer_full_of_hostile_html_does_nothing(tmp_path: Path, browser: Browser) -> None:
-    """S6: nothing runs, nothing is loaded from elsewhere; text, reasoning, tool output and titles alike."""
+    """Nothing runs, nothing is loaded from elsewhere; text, reasoning, tool output and titles alike."""
     script = [
         Reply(reasoning=HOSTILE, text=HOSTILE, calls=(tool_call("read_file", path=HOSTILE),)),
         Reply(text=HOSTILE),
@@ -380,7 +380,7 @@ async def test_an_answer_full_of_hostile_html_does_nothing(tmp_path: Path, brows
 
 
 async def test_pictures_are_pasted_and_sent_along(tmp_path: Path, browser: Browser) -> None:
-    """T3: a pasted picture becomes part of the message, scaled to what models look at."""
+    """A pasted picture becomes part of the message, scaled to what models look at."""
     async with browsing(tmp_path, browser, [Reply(text="A square.")]) as it:
         await it.box.focus()
         await it.page.evaluate(
@@ -404,7 +404,7 @@ async def test_pictures_are_pasted_and_sent_along(tmp_path: Path, browser: Brows
 
 
 async def test_a_reader_who_scrolls_up_stays_there_and_finds_the_way_back(tmp_path: Path, browser: Browser) -> None:
-    """T3: the page follows the newest words until its reader looks at older ones."""
+    """The page follows the newest words until its reader looks at older ones."""
     lines = tuple(f"{n}\n\n" for n in range(300))
     async with browsing(tmp_path, browser, [Reply(text=lines, delay_seconds=0.01)]) as it:
         scroller = it.page.locator(".scroller")
@@ -424,7 +424,7 @@ async def test_a_reader_who_scrolls_up_stays_there_and_finds_the_way_back(tmp_pa
 
 
 async def test_thousands_of_tokens_come_in_without_holding_up_the_page(tmp_path: Path, browser: Browser) -> None:
-    """T3: at far over a thousand tokens a second no frame waits long, and the text is whole."""
+    """At far over a thousand tokens a second no frame waits long, and the text is whole."""
     words = tuple(f"{n} " + ("\n\n" if n % 40 == 39 else "") for n in range(6000))
     async with browsing(tmp_path, browser, [Reply(text=words, delay_seconds=0.0005)]) as it:
         await it.page.evaluate(

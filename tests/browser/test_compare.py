@@ -31,7 +31,7 @@ async def ask_three(it: Browsing) -> None:
 async def test_stopping_a_silent_pane_closes_its_upstream_at_once_and_leaves_the_others_alone(
     tmp_path: Path, browser: Browser
 ) -> None:
-    """T4: while no byte moves; the partial is kept; the others finish; each says how it ended and what it took."""
+    """T4.a, T4.b, T4.c: in silence; the partial is kept; the others finish; each says how it ended and what it took."""
 
     def respond(request: RecordedRequest) -> Reply:
         return SILENT if request.model == "m-2" else Reply(text="Whole.", hold_after=0)
@@ -55,7 +55,7 @@ async def test_stopping_a_silent_pane_closes_its_upstream_at_once_and_leaves_the
 
 
 async def test_closing_a_pane_cancels_its_upstream_and_keeps_the_partial(tmp_path: Path, browser: Browser) -> None:
-    """T4: the run is saved as cancelled with its text."""
+    """T4.b: the run is saved as cancelled with its text."""
     async with browsing(tmp_path, browser, lambda _: SILENT, place="#/compare") as it:
         await ask_three(it)
         await expect(pane(it, 3)).to_contain_text("Half an answer")
@@ -70,7 +70,7 @@ async def test_closing_a_pane_cancels_its_upstream_and_keeps_the_partial(tmp_pat
 
 
 async def test_leaving_the_page_cancels_every_pane(tmp_path: Path, browser: Browser) -> None:
-    """T4: each pane is attached to this tab, also before the first byte."""
+    """T4.b: each pane is attached to this tab, also before the first byte."""
     mute = Reply(fault=Fault("stall_before_headers"))
     async with browsing(tmp_path, browser, lambda _: mute, place="#/compare") as it:
         await it.ask("Anybody?")
@@ -83,7 +83,7 @@ async def test_leaving_the_page_cancels_every_pane(tmp_path: Path, browser: Brow
 async def test_every_pane_begins_with_the_same_context_and_one_becomes_the_chat(
     tmp_path: Path, browser: Browser
 ) -> None:
-    """T4: from a chat, in copies of it; the copy that is picked goes on, the chat itself is as it was."""
+    """T4.a: from a chat, in copies of it; the copy that is picked goes on, the chat itself is as it was."""
     replies = {"m-1": Reply(text="I am one."), "m-2": Reply(text="I am two."), "m-3": Reply(text="I am three.")}
     async with browsing(tmp_path, browser, lambda request: replies[request.model]) as it:
         await it.page.get_by_role("button", name="Instructions for this chat").click()
@@ -117,7 +117,7 @@ async def test_every_pane_begins_with_the_same_context_and_one_becomes_the_chat(
 
 
 async def test_a_pane_whose_model_fails_says_so_and_the_other_answers(tmp_path: Path, browser: Browser) -> None:
-    """T4: an honest outcome per pane."""
+    """T4.c: an honest outcome per pane."""
 
     def respond(request: RecordedRequest) -> Reply:
         return Reply(text="Fine.") if request.model == "m-1" else Reply(fault=Fault("status", 404))

@@ -20,7 +20,7 @@ KEYED = 'api_key = "key-of-the-tests"'
 
 
 async def test_the_page_asks_for_the_key_once_and_again_when_it_is_wrong(tmp_path: Path, browser: Browser) -> None:
-    """S4: a dialog; a wrong key is said to be wrong; the right one stays for this tab, and only there."""
+    """S4.a: a dialog; a wrong key is said to be wrong; the right one stays for this tab, and only there."""
     async with browsing(tmp_path, browser, [Reply(text="Hello.")], server=KEYED) as it:
         dialog = it.page.get_by_role("dialog", name="API key")
         field = dialog.get_by_label("This server asks for its key")
@@ -42,7 +42,7 @@ async def test_the_page_asks_for_the_key_once_and_again_when_it_is_wrong(tmp_pat
 
 
 async def test_the_first_load_is_small(built_page: None) -> None:
-    """T3: what the browser needs before it shows anything, compressed, is under 200 kB."""
+    """What the browser needs before it shows anything, compressed, is under 200 kB."""
     index = (STATIC / "index.html").read_text()
     needed = [path for path in re.findall(r'(?:src|href)="/([^"]+)"', index) if not path.endswith(".svg")]
     assert any(path.endswith(".js") for path in needed) and any(path.endswith(".css") for path in needed)
@@ -69,7 +69,7 @@ async def test_the_page_is_served_compressed_and_cached_under_its_own_policy(tmp
 
 
 async def test_sessions_are_searched_renamed_forked_and_deleted(tmp_path: Path, browser: Browser) -> None:
-    """T3: from the list beside the chat."""
+    """T3.d: from the list beside the chat."""
     async with browsing(tmp_path, browser, lambda _: Reply(text="Yes.")) as it:
         chats = it.page.get_by_role("region", name="Chats")
         for words in ("About apples", "About pears"):
@@ -96,7 +96,7 @@ async def test_sessions_are_searched_renamed_forked_and_deleted(tmp_path: Path, 
 
 
 async def test_the_palette_finds_chats_and_the_keyboard_alone_is_enough(tmp_path: Path, browser: Browser) -> None:
-    """T3: Ctrl+K, arrows, Enter, Escape, ?."""
+    """T3.d: Ctrl+K, arrows, Enter, Escape, ?."""
     async with browsing(tmp_path, browser, lambda _: Reply(text="Yes.")) as it:
         keyboard = it.page.keyboard
         await it.ask("Something to find")
@@ -120,7 +120,7 @@ async def test_the_palette_finds_chats_and_the_keyboard_alone_is_enough(tmp_path
 
 
 async def test_instructions_and_model_of_a_chat_are_sent_and_kept(tmp_path: Path, browser: Browser) -> None:
-    """T3: they reach the model, and are the same after a reload."""
+    """T3.d: they reach the model, and are the same after a reload."""
     async with browsing(tmp_path, browser, lambda _: Reply(text="Yes.")) as it:
         await it.page.get_by_role("button", name="Instructions for this chat").click()
         await it.page.get_by_label("Sent with every message").fill("Speak like a sailor.")
@@ -139,7 +139,7 @@ async def test_instructions_and_model_of_a_chat_are_sent_and_kept(tmp_path: Path
 
 
 async def test_a_server_that_goes_away_is_said_to_be_away_and_found_again(tmp_path: Path, browser: Browser) -> None:
-    """T3: a banner; a message sent meanwhile is not lost and not sent twice."""
+    """A banner; a message sent meanwhile is not lost and not sent twice."""
     async with browsing(tmp_path, browser, [Reply(text="Here I am.")]) as it:
         await expect(it.box).to_be_visible()
         await it.context.set_offline(True)
@@ -151,7 +151,7 @@ async def test_a_server_that_goes_away_is_said_to_be_away_and_found_again(tmp_pa
 
 
 async def test_a_server_at_its_limit_says_when_to_try_again(tmp_path: Path, browser: Browser) -> None:
-    """T3: 429 with its time; the message stays in the box and is sent again."""
+    """R10.a: 429 with its time; the message stays in the box and is sent again."""
     replies = [Reply(text="One ", hold_after=1), Reply(text="Two.")]
     async with browsing(tmp_path, browser, replies, server="[limits]\nmax_concurrent_runs = 1") as it:
         await it.ask("First")
@@ -181,7 +181,7 @@ async def findings(it: Browsing) -> list[str]:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 async def test_the_page_can_be_used_with_a_screen_reader(tmp_path: Path, browser: Browser, scheme: str) -> None:
-    """T3: axe has no serious finding in chat, compare, runs, one run, the dialogs; light and dark."""
+    """Axe has no serious finding in chat, compare, runs, one run, the dialogs; light and dark."""
     text = "A [link](https://example.org), `code`:\n\n```python\nimport os  # so\nx = 'y'\n```\n\n| a |\n|---|\n| 1 |\n"
     script = [Reply(reasoning="Hm.", text=text, calls=(tool_call("list_files", path="."),)), Reply(text=text)]
     async with browsing(tmp_path, browser, lambda _: script.pop(0) if script else Reply(text=text)) as it:
@@ -209,7 +209,7 @@ async def test_the_page_can_be_used_with_a_screen_reader(tmp_path: Path, browser
 
 
 async def test_a_phone_has_the_sidebar_in_a_drawer_and_nothing_is_cut_off(tmp_path: Path, browser: Browser) -> None:
-    """T3: no view is wider than the screen."""
+    """No view is wider than the screen."""
     wide = "x" * 300 + "\n\n```\n" + "y" * 300 + "\n```"
     async with browsing(tmp_path, browser, [Reply(text=wide)], phone=True) as it:
         await it.ask("Something long")

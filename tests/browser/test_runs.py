@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 
 
 async def test_a_run_is_replayed_as_of_any_of_its_events(tmp_path: Path, browser: Browser) -> None:
-    """T5: the answer is rebuilt from the log; at the end it is what it was."""
+    """T5.b: the answer is rebuilt from the log; at the end it is what it was."""
     script = [Reply(text="First a look. ", calls=(tool_call("list_files", path="."),)), Reply(text="One two three")]
     async with browsing(tmp_path, browser, script) as it:
         await it.ask("Look around")
@@ -39,7 +39,7 @@ async def test_a_run_is_replayed_as_of_any_of_its_events(tmp_path: Path, browser
 
 
 async def test_the_list_is_live_and_filtered_and_a_run_is_stopped_from_it(tmp_path: Path, browser: Browser) -> None:
-    """T5: a run started elsewhere appears by itself with status, model, tokens; it is opened and stopped."""
+    """T5.a, T5.c: a run started elsewhere appears by itself with status, model, tokens; it is opened and stopped."""
     replies = [Reply(text="All of it."), Reply(text=("Some ", "of it"), fault=Fault("stall", 2))]
     async with browsing(tmp_path, browser, replies, place="#/runs") as it, Client(it.server.base_url) as client:
         await expect(it.page.get_by_text("No runs yet.")).to_be_visible()
@@ -60,7 +60,7 @@ async def test_the_list_is_live_and_filtered_and_a_run_is_stopped_from_it(tmp_pa
 
 
 async def test_an_approval_is_answered_from_the_run(tmp_path: Path, browser: Browser) -> None:
-    """T5: whoever started it, anybody who sees it can answer."""
+    """T5.d: whoever started it, anybody who sees it can answer."""
     script = [Reply(calls=(tool_call("write_file", path="a.txt", content="1"),)), Reply(text="Written.")]
     async with (
         browsing(tmp_path, browser, script, place="#/runs", agent='approval = "ask"') as it,
@@ -75,6 +75,6 @@ async def test_an_approval_is_answered_from_the_run(tmp_path: Path, browser: Bro
 
 
 async def test_a_run_that_does_not_exist_is_said_not_to(tmp_path: Path, browser: Browser) -> None:
-    """T5: an honest empty page."""
+    """An honest empty page."""
     async with browsing(tmp_path, browser, [], place="#/runs/run_nothing") as it:
         await expect(it.page.get_by_role("alert")).to_contain_text("There is no run run_nothing.")

@@ -13,7 +13,7 @@ UI = Path(__file__).parents[2] / "ui"
 
 @pytest.mark.parametrize("script", ["test", "check"])
 def test_the_page_passes_its_own_checks(built_page: None, script: str) -> None:
-    """T3: the fold of a run's events, its reader, its Markdown; and every type."""
+    """T3.a, T3.b: the fold of a run's events, its reader, its Markdown; and every type."""
     npm = shutil.which("npm")
     if npm is None:
         pytest.skip("There is no npm on the path.")

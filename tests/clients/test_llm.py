@@ -45,7 +45,7 @@ async def ask(world: World, llm: Path, *arguments: str) -> Ended:
 
 @pytest.mark.parametrize("more", [[], ["--no-stream"]], ids=["streamed", "plain"])
 async def test_a_text_answer_is_printed(world: World, llm: Path, more: list[str]) -> None:
-    """C1, C2: streamed and plain."""
+    """C1.a, C2.a: streamed and plain."""
     world.says(Reply(text=TEXT))
     ended = await ask(world, llm, "-m", "holdfast", *more, "Hello?")
     assert ended == Ended(0, f"{TEXT}\n", "")
@@ -53,7 +53,7 @@ async def test_a_text_answer_is_printed(world: World, llm: Path, more: list[str]
 
 @pytest.mark.parametrize("model", ["holdfast", "holdfast-responses"])
 async def test_a_function_of_the_user_is_called_and_its_result_used(world: World, llm: Path, model: str) -> None:
-    """C11, P10: `--functions`: called on the user's machine, streamed, on both APIs."""
+    """C11.a, P10.b: `--functions`: called on the user's machine, streamed, on both APIs."""
     world.says(Reply(calls=(tool_call("get_weather", city="Oslo"),)), Reply(text="It rains."))
     ended = await ask(world, llm, "-m", model, "--functions", WEATHER, "Oslo?")
     assert ended == Ended(0, "It rains.\n", "")
@@ -70,7 +70,7 @@ async def test_a_truncated_answer_is_printed_and_logged_as_cut_off(world: World,
 
 
 async def test_a_failure_in_a_stream_is_an_error(world: World, llm: Path) -> None:
-    """C5: what had come is on the terminal, then the message; the exit code is not 0."""
+    """C5.a: what had come is on the terminal, then the message; the exit code is not 0."""
     world.says(Reply(text=TEXT, fault=Fault("error_event", 2)))
     ended = await ask(world, llm, "-m", "holdfast", "Hello?")
     assert ended == Ended(1, "The cat", "Error: The model crashed while it was answering.\n")
@@ -78,7 +78,7 @@ async def test_a_failure_in_a_stream_is_an_error(world: World, llm: Path) -> Non
 
 
 async def test_a_plain_failure_is_an_error(world: World, llm: Path) -> None:
-    """C6: the provider's own message, after one try; the exit code is not 0."""
+    """C6.a: the provider's own message, after one try; the exit code is not 0."""
     world.says(Reply(fault=Fault("status", 400)))
     ended = await ask(world, llm, "-m", "holdfast", "--no-stream", "Hello?")
     assert (ended.code, ended.out) == (1, "")
@@ -87,7 +87,7 @@ async def test_a_plain_failure_is_an_error(world: World, llm: Path) -> None:
 
 
 async def test_on_responses_the_tools_own_log_tells_a_failure(world: World, llm: Path) -> None:
-    """C18: the tool does not look at a response's status and prints what there is; the response says `failed`."""
+    """C18.a: the tool does not look at a response's status and prints what there is; the response says `failed`."""
     world.says(Reply(text=TEXT, fault=Fault("error_event", 2)))
     ended = await ask(world, llm, "-m", "holdfast-responses", "--no-stream", "Hello?")
     assert ended == Ended(0, "The cat\n", "")

@@ -33,7 +33,7 @@ BROKEN = Reply(fault=Fault("status", 400))
 
 
 async def test_a_text_answer_is_read_whole(world: World) -> None:
-    """C1: content, finish reason and usage."""
+    """C1.a: content, finish reason and usage."""
     world.says(Reply(text=TEXT))
     answer = await world.openai().chat.completions.create(model="holdfast", messages=HELLO)
     assert answer.choices[0].message.content == TEXT
@@ -43,7 +43,7 @@ async def test_a_text_answer_is_read_whole(world: World) -> None:
 
 
 async def test_a_text_answer_is_read_as_it_streams(world: World) -> None:
-    """C2: every chunk has a choice, and the last the finish reason; usage when asked for."""
+    """C2.a, C2.b: every chunk has a choice, and the last the finish reason; usage when asked for."""
     world.says(Reply(text=TEXT))
     sdk = world.openai()
     options: Any = {"include_usage": True}
@@ -57,7 +57,7 @@ async def test_a_text_answer_is_read_as_it_streams(world: World) -> None:
 
 
 async def test_headers_name_the_request_and_the_run(world: World) -> None:
-    """C17: X-Holdfast-Run-Id, and what the SDK shows as `_request_id`."""
+    """C17.b: X-Holdfast-Run-Id, and what the SDK shows as `_request_id`."""
     world.says(Reply(text=TEXT))
     raw = await world.openai().chat.completions.with_raw_response.create(model="holdfast", messages=HELLO)
     parsed = raw.parse()
@@ -68,7 +68,7 @@ async def test_headers_name_the_request_and_the_run(world: World) -> None:
 
 @pytest.mark.parametrize("stream", [False, True], ids=["plain", "streamed"])
 async def test_a_tool_of_the_clients_own_goes_there_and_back(world: World, stream: bool) -> None:
-    """C11: the call comes to the client, its result goes to the model, the answer comes back."""
+    """C11.a: the call comes to the client, its result goes to the model, the answer comes back."""
     world.says(Reply(text="Let me look.", calls=(tool_call("get_weather", city="Oslo"),)), Reply(text="It rains."))
     sdk = world.openai()
     messages: list[Any] = [*HELLO]
@@ -93,7 +93,7 @@ async def test_a_tool_of_the_clients_own_goes_there_and_back(world: World, strea
 
 
 async def test_parallel_tools_of_the_clients_own_stay_apart(world: World) -> None:
-    """C11: two calls in one turn, their deltas interleaved, each with its own id and arguments."""
+    """C11.a, C11.b, U2.b: two calls in one turn, their deltas interleaved, each with its own id and arguments."""
     calls = (tool_call("get_weather", city="Oslo"), tool_call("get_weather", city="Rome"))
     world.says(Reply(calls=calls, interleave=True), Reply(text="Rain and sun."))
     sdk = world.openai()
@@ -115,7 +115,7 @@ async def test_parallel_tools_of_the_clients_own_stay_apart(world: World) -> Non
 
 
 async def test_tools_of_the_servers_own_do_not_disturb_the_client(world: World) -> None:
-    """C8: the agent reads a file; the SDK's own helper sees text, and nothing it cannot read."""
+    """C8.a: the agent reads a file; the SDK's own helper sees text, and nothing it cannot read."""
     (world.folder / "workspace" / "notes.txt").write_text("Feed the cat.")
     world.says(Reply(calls=(tool_call("read_file", path="notes.txt"),)), Reply(text="Feed it."))
     async with world.openai().chat.completions.stream(model="holdfast", messages=HELLO) as helper:
@@ -138,7 +138,7 @@ class Pet(BaseModel):
 
 
 async def test_structured_output_is_parsed(world: World) -> None:
-    """C11: `response_format` reaches the model, and the answer becomes the caller's own type."""
+    """C11.b: `response_format` reaches the model, and the answer becomes the caller's own type."""
     world.says(*[Reply(text=('{"name": ', '"Tom", "legs": 4}'))] * 2)
     sdk = world.openai()
     answer = await sdk.chat.completions.parse(model="holdfast", messages=HELLO, response_format=Pet)
@@ -168,7 +168,7 @@ async def test_a_truncated_answer_is_seen_as_cut_off(world: World) -> None:
 
 
 async def test_an_answer_whose_model_was_lost_is_not_seen_as_whole(world: World) -> None:
-    """C18: the connection to the model died after some text: `length`; the SDK's stream helper raises on it."""
+    """C18.a: the connection to the model died after some text: `length`; the SDK's stream helper raises on it."""
     world.says(*[Reply(text=TEXT, fault=Fault("reset", 2))] * 2)
     sdk = world.openai()
     plain = await sdk.chat.completions.create(model="holdfast", messages=HELLO)
@@ -180,7 +180,7 @@ async def test_an_answer_whose_model_was_lost_is_not_seen_as_whole(world: World)
 
 
 async def test_a_plain_failure_raises_with_its_message(world: World) -> None:
-    """C6: what the provider said; a second try would not help, and none is made although two are allowed."""
+    """C6.a: what the provider said; a second try would not help, and none is made although two are allowed."""
     world.says(BROKEN)
     with pytest.raises(openai.InternalServerError, match="The request was malformed") as caught:
         await world.openai(max_retries=2).chat.completions.create(model="holdfast", messages=HELLO)
@@ -191,7 +191,7 @@ async def test_a_plain_failure_raises_with_its_message(world: World) -> None:
 
 
 async def test_a_failure_in_a_stream_raises_with_its_message(world: World) -> None:
-    """C5: after the text that had come; never an end that looks like success."""
+    """C5.a, C5.b: after the text that had come; never an end that looks like success."""
     world.says(Reply(text=TEXT, fault=Fault("error_event", 2)), BROKEN)
     sdk = world.openai()
     text = ""
@@ -206,7 +206,7 @@ async def test_a_failure_in_a_stream_raises_with_its_message(world: World) -> No
 
 
 async def test_requests_that_are_wrong_raise_what_they_are(world: World) -> None:
-    """C12, S4: 400 and 401, by the SDK's own names; the model is not asked."""
+    """C12.a, C12.b, S4.a: 400 and 401, by the SDK's own names; the model is not asked."""
     with pytest.raises(openai.BadRequestError, match="messages") as caught:
         await world.openai().chat.completions.create(model="holdfast", messages=[])
     assert caught.value.param == "messages"

@@ -38,7 +38,7 @@ async def until(sdk: openai.AsyncOpenAI, name: str, *, text: str | None = None, 
 
 
 async def test_a_text_answer_is_read_whole_and_found_again(world: World) -> None:
-    """P2, P4: output, usage, status; retrieve gives the same; after delete it is gone."""
+    """P2.a, P4.a: output, usage, status; retrieve gives the same; after delete it is gone."""
     world.says(Reply(text=TEXT, reasoning="Hm."))
     sdk = world.openai()
     made = await sdk.responses.create(model="holdfast", input="Hello?")
@@ -52,7 +52,7 @@ async def test_a_text_answer_is_read_whole_and_found_again(world: World) -> None
 
 
 async def test_a_text_answer_is_read_as_it_streams(world: World) -> None:
-    """P3: from `response.created` to `response.completed`, without a gap in the numbers."""
+    """P3.a, P3.b: from `response.created` to `response.completed`, without a gap in the numbers."""
     world.says(Reply(text=TEXT))
     stream = await world.openai().responses.create(model="holdfast", input="Hello?", stream=True)
     events = [event async for event in stream]
@@ -62,7 +62,7 @@ async def test_a_text_answer_is_read_as_it_streams(world: World) -> None:
 
 
 async def test_the_stream_helper_builds_the_same_response(world: World) -> None:
-    """P3: `responses.stream()` for a text, and for tools that the server carries out."""
+    """P2.a, P3.a, P4.a: `responses.stream()` for a text, and for tools that the server carries out."""
     (world.folder / "workspace" / "notes.txt").write_text("Feed the cat.")
     world.says(Reply(text="I look.", calls=(tool_call("read_file", path="notes.txt"),)), Reply(text="Feed it."))
     sdk = world.openai()
@@ -76,7 +76,7 @@ async def test_the_stream_helper_builds_the_same_response(world: World) -> None:
 
 @pytest.mark.parametrize("stream", [False, True], ids=["plain", "streamed"])
 async def test_a_tool_of_the_clients_own_goes_there_and_back(world: World, stream: bool) -> None:
-    """P10: the call is left open; its result, with `previous_response_id`, brings the answer."""
+    """P5.a, P10.b: the call is left open; its result, with `previous_response_id`, brings the answer."""
     world.says(Reply(calls=(tool_call("get_weather", city="Oslo"),)), Reply(text="It rains."))
     sdk = world.openai()
     first: Any
@@ -99,7 +99,7 @@ async def test_a_tool_of_the_clients_own_goes_there_and_back(world: World, strea
 
 
 async def test_a_conversation_goes_on_by_response_and_by_name(world: World) -> None:
-    """P5, P6: the model sees what was said before, each message once."""
+    """P5.a, P5.b, P6.a: the model sees what was said before, each message once."""
     world.says(*[Reply(text=word) for word in ("One.", "Two.", "Uno.", "Due.")])
     sdk = world.openai()
     first = await sdk.responses.create(model="holdfast", input="1?")
@@ -115,7 +115,7 @@ async def test_a_conversation_goes_on_by_response_and_by_name(world: World) -> N
 
 
 async def test_input_items_are_listed(world: World) -> None:
-    """P10: what was asked, as items."""
+    """P10.a: what was asked, as items."""
     world.says(Reply(text=TEXT))
     sdk = world.openai()
     made = await sdk.responses.create(model="holdfast", input="Hello?")
@@ -131,7 +131,7 @@ class Pet(BaseModel):
 
 
 async def test_structured_output_is_parsed(world: World) -> None:
-    """C11: `text.format` reaches the model, and the answer becomes the caller's own type."""
+    """C11.b: `text.format` reaches the model, and the answer becomes the caller's own type."""
     world.says(*[Reply(text='{"name": "Tom", "legs": 4}')] * 2)
     sdk = world.openai()
     parsed = await sdk.responses.parse(model="holdfast", input="A pet?", text_format=Pet)
@@ -143,7 +143,7 @@ async def test_structured_output_is_parsed(world: World) -> None:
 
 
 async def test_the_background_is_asked_for_polled_and_done(world: World) -> None:
-    """P9: answers at once, goes on alone."""
+    """P9.a: answers at once, goes on alone."""
     world.says(Reply(text=("One ", "two"), hold_after=1))
     sdk = world.openai()
     made = await sdk.responses.create(model="holdfast", input="Count", background=True)
@@ -155,7 +155,7 @@ async def test_the_background_is_asked_for_polled_and_done(world: World) -> None
 
 
 async def test_the_background_is_cancelled_with_what_it_had(world: World) -> None:
-    """P9: the model's connection is closed, the text so far kept."""
+    """P9.a: the model's connection is closed, the text so far kept."""
     world.says(Reply(text=("One ", "two"), hold_after=1))
     sdk = world.openai()
     made = await sdk.responses.create(model="holdfast", input="Count", background=True)
@@ -167,7 +167,7 @@ async def test_the_background_is_cancelled_with_what_it_had(world: World) -> Non
 
 
 async def test_a_stream_that_was_lost_is_resumed_after_the_last_event_seen(world: World) -> None:
-    """P9: `retrieve(stream=True, starting_after=N)`: nothing twice, nothing missing, then live to the end."""
+    """P9.b, R14.c: `retrieve(stream=True, starting_after=N)`: nothing twice, nothing missing, then live to the end."""
     world.says(Reply(text=("One ", "two ", "three"), hold_after=2))
     sdk = world.openai()
     seen: list[ResponseStreamEvent] = []
@@ -193,7 +193,7 @@ async def test_a_stream_that_was_lost_is_resumed_after_the_last_event_seen(world
 
 
 async def test_a_truncated_answer_is_seen_as_incomplete(world: World) -> None:
-    """C18: the status says so, plain and streamed, and the reason is named."""
+    """C18.a: the status says so, plain and streamed, and the reason is named."""
     world.says(*[Reply(text=TEXT, fault=Fault("truncated"))] * 2)
     sdk = world.openai()
     plain = await sdk.responses.create(model="holdfast", input="Hello?")
@@ -207,7 +207,7 @@ async def test_a_truncated_answer_is_seen_as_incomplete(world: World) -> None:
 
 
 async def test_a_failure_is_seen_as_one_with_the_text_that_had_come(world: World) -> None:
-    """P3, C18: status `failed` and the provider's words, plain and streamed; the helper does not call it complete."""
+    """P3.a, C18.a: status `failed` and the provider's words, plain, streamed; the helper does not call it complete."""
     world.says(*[Reply(text=TEXT, fault=Fault("error_event", 2))] * 3)
     sdk = world.openai()
     plain = await sdk.responses.create(model="holdfast", input="Hello?")

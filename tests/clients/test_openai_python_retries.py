@@ -41,7 +41,7 @@ CASES: list[tuple[Cut, dict[str, Any], dict[str, str]]] = [
 async def test_a_retry_of_the_sdk_gets_the_answer_of_the_first_try(
     world: World, cut: Cut, body: dict[str, Any], headers: dict[str, str]
 ) -> None:
-    """C15: chat, plain; the connection was lost before the answer, the SDK tries again, the agent runs once."""
+    """C15.e: chat, plain; the connection was lost before the answer, the SDK tries again, the agent runs once."""
     world.says(HELD)
     async with FlakyProxy(world.server.base_url, cut) as proxy:
         sdk = world.openai(base_url=proxy.url, max_retries=2)
@@ -57,7 +57,7 @@ async def test_a_retry_of_the_sdk_gets_the_answer_of_the_first_try(
 
 
 async def test_a_retry_on_responses_gets_the_answer_of_the_first_try(world: World) -> None:
-    """C15: the same on /v1/responses."""
+    """C15.e: the same on /v1/responses."""
     world.says(HELD)
     async with FlakyProxy(world.server.base_url, "client") as proxy:
         sdk = world.openai(base_url=proxy.url, max_retries=2)
@@ -67,7 +67,7 @@ async def test_a_retry_on_responses_gets_the_answer_of_the_first_try(world: Worl
 
 
 async def test_a_time_out_of_the_sdk_with_a_grace_does_not_start_the_work_anew(world: World) -> None:
-    """C15, C17: the SDK gives up waiting, comes back by itself and gets what the first try has done."""
+    """C15.e: the SDK gives up waiting, comes back by itself and gets what the first try has done."""
     world.says(HELD)
     async with FlakyProxy(world.server.base_url, "both") as proxy:
         sdk = world.openai(base_url=proxy.url, max_retries=2, timeout=1.0)
@@ -83,7 +83,7 @@ async def test_a_time_out_of_the_sdk_with_a_grace_does_not_start_the_work_anew(w
 
 
 async def test_cancel_is_meant_when_it_is_said(world: World) -> None:
-    """C17: with `cancel` two tries never work at the same time, and the first is saved as what it was."""
+    """C17.a: with `cancel` two tries never work at the same time, and the first is saved as what it was."""
     world.says(HELD, Reply(text=TEXT))
     async with FlakyProxy(world.server.base_url, "both") as proxy:
         sdk = world.openai(base_url=proxy.url, max_retries=2)
@@ -100,7 +100,7 @@ async def test_cancel_is_meant_when_it_is_said(world: World) -> None:
 
 @pytest.mark.parametrize("headers", [{}, {"Idempotency-Key": "key-alone"}], ids=["no key", "key"])
 async def test_a_dropped_connection_does_not_run_the_agent_twice(world: World, headers: dict[str, str]) -> None:
-    """C15: the SDK comes back by itself and finds the first try still at work, with nothing said about grace."""
+    """C15.e, C15.f: the SDK comes back by itself and finds the first try still at work, nothing said about grace."""
     world.says(HELD)
     async with FlakyProxy(world.server.base_url, "both") as proxy:
         sdk = world.openai(base_url=proxy.url, max_retries=2)
@@ -118,7 +118,7 @@ async def test_a_dropped_connection_does_not_run_the_agent_twice(world: World, h
 
 
 async def test_a_time_out_raises_and_the_model_is_let_go(world: World) -> None:
-    """R3: no retries: APITimeoutError, and nobody goes on working for a client that has left."""
+    """R3.c: no retries: APITimeoutError, and nobody goes on working for a client that has left."""
     world.says(HELD)
     with pytest.raises(openai.APITimeoutError):
         await world.openai(timeout=0.5).chat.completions.create(model="holdfast", messages=HELLO)
@@ -127,7 +127,7 @@ async def test_a_time_out_raises_and_the_model_is_let_go(world: World) -> None:
 
 
 async def test_a_stream_that_is_cut_in_the_middle_raises(world: World) -> None:
-    """C5: the body has no proper end, and the SDK says so."""
+    """The body has no proper end, and the SDK says so."""
     world.says(Reply(text=("One ", "two"), hold_after=1))
     async with FlakyProxy(world.server.base_url, "both") as proxy:
         sdk = world.openai(base_url=proxy.url, max_retries=2)
@@ -142,7 +142,7 @@ async def test_a_stream_that_is_cut_in_the_middle_raises(world: World) -> None:
 
 
 async def test_an_error_after_tools_have_run_is_not_retried(world: World) -> None:
-    """C6: `x-should-retry: false`: the SDK, allowed two more tries, does not repeat the work."""
+    """C6.d: `x-should-retry: false`: the SDK, allowed two more tries, does not repeat the work."""
     (world.folder / "workspace" / "notes.txt").write_text("Feed the cat.")
     world.says(Reply(calls=(tool_call("read_file", path="notes.txt"),)), Reply(fault=Fault("status", 503)))
     with pytest.raises(openai.InternalServerError, match="overloaded"):
@@ -151,7 +151,7 @@ async def test_an_error_after_tools_have_run_is_not_retried(world: World) -> Non
 
 
 async def test_another_body_under_the_same_key_is_a_conflict_at_once(world: World) -> None:
-    """C15: 409, which the SDK would otherwise try again."""
+    """C15.c: 409, which the SDK would otherwise try again."""
     world.says(Reply(text=TEXT))
     sdk = world.openai(max_retries=2)
     key = {"Idempotency-Key": "one-key"}

@@ -63,7 +63,7 @@ async def how_it_ended(sdk: openai.AsyncOpenAI) -> str:
 
 
 async def test_a_chat_stream_that_did_not_end_well_never_looks_like_success(world: World) -> None:
-    """C5: whatever befalls the model, the SDK raises or sees `length` or `content_filter`: not `stop`, not silence."""
+    """C5.b, R2.b: whatever happens, the SDK raises or sees `length` or `content_filter`: not `stop`, not silence."""
     sdk = world.openai()
     seen = {}
     for fault in BAD_ENDINGS:
@@ -75,7 +75,7 @@ async def test_a_chat_stream_that_did_not_end_well_never_looks_like_success(worl
 
 
 async def test_a_chat_stream_whose_server_is_killed_never_looks_like_success(tmp_path: Path) -> None:
-    """C5: the body is left without its end, and the SDK raises."""
+    """R2.b: the body is left without its end, and the SDK raises."""
     async with ScriptedProvider([Reply(text=("One ", "two"), hold_after=1)]) as provider:
         with running_server(tmp_path, make_config(provider, tmp_path)) as server:
             async with openai.AsyncOpenAI(base_url=f"{server.base_url}/v1", api_key=KEY) as sdk:
@@ -87,7 +87,7 @@ async def test_a_chat_stream_whose_server_is_killed_never_looks_like_success(tmp
 
 
 async def test_a_chat_stream_has_no_named_events(world: World, client: Client) -> None:
-    """C2, C8: tools at work included: every frame is a chunk with a choice, so that no client trips over one."""
+    """C2.c, C8.a: tools at work included: every frame is a chunk with a choice, so that no client trips over one."""
     (world.folder / "workspace" / "notes.txt").write_text("Feed the cat.")
     world.says(READS, Reply(text="Feed it."), READS, Reply(text="Feed it."))
     answer = await client.chat(stream=True)
@@ -106,7 +106,7 @@ async def test_a_chat_stream_has_no_named_events(world: World, client: Client) -
 async def test_silence_sends_nothing_that_a_decoder_takes_for_an_event(
     world: World, client: Client, path: str, body: dict[str, Any]
 ) -> None:
-    """C7: a comment ends in one newline; there are no `id:` and no `retry:` lines."""
+    """C2.c, C7.a, P3.b: a comment ends in one newline; there are no `id:` and no `retry:` lines."""
     world.says(Reply(text=("One ", "two"), hold_after=1))
     answer = await after_silence(world, client.post(path, body))
     lines = answer.body.decode().split("\n")
@@ -128,7 +128,7 @@ async def after_silence(world: World, sending: Any) -> Answer:
 
 
 async def test_silence_on_responses_repeats_in_progress(world: World, client: Client) -> None:
-    """P3: an event, not a comment, for clients whose idle timer only events reset; the SDK's helper reads on."""
+    """P3.d: an event, not a comment, for clients whose idle timer only events reset; the SDK's helper reads on."""
     world.says(Reply(text=("One ", "two"), hold_after=1))
     kinds: list[str] = []
     name = ""
@@ -153,7 +153,7 @@ async def test_silence_on_responses_repeats_in_progress(world: World, client: Cl
 async def test_every_event_of_a_response_is_named_by_its_type_and_known_to_the_schema(
     world: World, client: Client
 ) -> None:
-    """P3: `event:` equals `type`, `[DONE]` comes last, and no event is of our own making."""
+    """P2.a, P2.b, P3.a, P3.b: `event:` equals `type`, `[DONE]` comes last, and no event is of our own making."""
     (world.folder / "workspace" / "notes.txt").write_text("Feed the cat.")
     world.says(
         msgspec.structs.replace(READS, reasoning="First the notes."),
@@ -168,7 +168,7 @@ async def test_every_event_of_a_response_is_named_by_its_type_and_known_to_the_s
 
 
 async def test_a_response_that_fails_says_so_once(world: World, client: Client) -> None:
-    """P3: `response.failed` alone, with the text so far; an `error` event before it would hide that from the SDK."""
+    """P3.a: `response.failed` alone, with the text so far; an `error` event before it would hide that from the SDK."""
     world.says(*[Reply(text=TEXT, fault=Fault("error_event", 2))] * 2)
     answer = await client.post(RESPONSES, {"input": "Hello?", "stream": True})
     kinds = [event["type"] for event in check_stream(answer)]
@@ -180,7 +180,7 @@ async def test_a_response_that_fails_says_so_once(world: World, client: Client) 
 
 
 async def test_a_part_is_announced_before_its_text(world: World) -> None:
-    """P3: `content_part.added` comes first; without it the SDK's helper falls over."""
+    """P3.a: `content_part.added` comes first; without it the SDK's helper falls over."""
     world.says(Reply(text=TEXT))
     async with world.openai().responses.stream(model="holdfast", input="Hello?") as helper:
         kinds = [event.type async for event in helper]
@@ -191,7 +191,7 @@ async def test_a_part_is_announced_before_its_text(world: World) -> None:
 
 @pytest.mark.parametrize("surface", ["chat", "responses"])
 async def test_the_sdk_tries_again_and_the_agent_does_not(world: World, surface: str) -> None:
-    """C15: no key, two tries, one run."""
+    """C15.e: no key, two tries, one run."""
     world.says(Reply(text=TEXT, hold_after=0))
     async with FlakyProxy(world.server.base_url, "client") as proxy:
         sdk = world.openai(base_url=proxy.url, max_retries=2)
@@ -212,7 +212,7 @@ async def test_the_sdk_tries_again_and_the_agent_does_not(world: World, surface:
 
 
 async def test_any_stream_is_replayed_from_any_event_also_after_a_restart(tmp_path: Path) -> None:
-    """P9, R8: not for minutes, as elsewhere: whenever it is asked for, by whoever has its id."""
+    """P9.b, R7.a, R14.c, J1.c: not for minutes, as elsewhere: whenever it is asked for, by whoever has its id."""
     async with ScriptedProvider([Reply(text=TEXT), Reply(text="And the dog?")]) as provider:
         config = make_config(provider, tmp_path)
         with running_server(tmp_path, config) as server:
@@ -241,7 +241,7 @@ def events_path(answer: Answer) -> str:
 
 
 async def test_the_events_of_a_run_are_taken_up_again_after_a_disconnect_and_after_kill_9(tmp_path: Path) -> None:
-    """J1, R7, R8: `Last-Event-ID` gives what was missed, then what happens, each event once, to the end."""
+    """J1.c, R7.a, R8.a, R8.b: `Last-Event-ID` gives what was missed, then what happens, each event once, to the end."""
     async with ScriptedProvider([Reply(text=("One ", "two ", "three ", "four"), hold_after=2)]) as provider:
         config = make_config(provider, tmp_path)
         with running_server(tmp_path, config) as server:

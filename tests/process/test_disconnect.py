@@ -41,7 +41,7 @@ def die(connection: socket.socket, how: str) -> None:
 
 @pytest.mark.parametrize("reply", [FLOWING, SILENT, BEFORE_HEADERS], ids=["flowing", "silent", "before_headers"])
 async def test_a_killed_client_closes_the_upstream_connection_at_once(tmp_path: Path, reply: Reply) -> None:
-    """R3: flowing, silent, or before the first byte; streamed or plain; closed or reset."""
+    """R3.a, R3.c: flowing, silent, or before the first byte; streamed or plain; closed or reset."""
     cases = [(stream, how) for stream in (True, False) for how in ("close", "reset")] * 2
     waits: list[float] = []
     async with ScriptedProvider(lambda _: reply) as provider:

@@ -13,7 +13,7 @@ READERS = 40
 
 
 async def test_a_deaf_reader_slows_neither_the_run_nor_the_others(tmp_path: Path) -> None:
-    """R7: all see the same to the end; the run takes as long as it takes alone."""
+    """R7.a: all see the same to the end; the run takes as long as it takes alone."""
     async with ScriptedProvider(lambda _: Reply(text=WORDS, delay_seconds=0.005)) as provider:
         with running_server(tmp_path, CONFIG.format(url=provider.url)) as server:
             async with Client(server.base_url) as http:

@@ -12,7 +12,7 @@ from tests.serving import Client, running_server, send_bytes
 
 
 def test_it_accepts_connections_when_it_says_so_and_prints_the_real_port(tmp_path: Path) -> None:
-    """S8: port 0 takes a free one."""
+    """Port 0 takes a free one."""
     with running_server(tmp_path) as server:
         port = int(server.base_url.rpartition(":")[2])
         assert port > 0
@@ -30,7 +30,7 @@ def test_it_accepts_connections_when_it_says_so_and_prints_the_real_port(tmp_pat
 
 
 def test_flags_and_variables_win_over_the_file_and_warnings_are_printed(tmp_path: Path) -> None:
-    """S8: a bad port in the environment is passed over with a warning, and the next source stands."""
+    """S8.b, S8.d: a bad port in the environment is passed over with a warning, and the next source stands."""
     config = '[server]\nhost = "192.0.2.1"\ndialect = "nanobot"\n'
     environment = {"HOLDFAST_HOST": "127.0.0.1", "HOLDFAST_PORT": "ninety", "HOLDFAST_PROT": "1"}
     with running_server(tmp_path, config, environment, ("--dialect", "hermes")) as server:
@@ -41,7 +41,7 @@ def test_flags_and_variables_win_over_the_file_and_warnings_are_printed(tmp_path
 
 
 def test_a_public_address_with_a_key_is_served_and_the_key_is_not_printed(tmp_path: Path) -> None:
-    """S4: with a key any address will do."""
+    """With a key any address will do."""
     secret = "a-key-that-nobody-may-see"
     with running_server(tmp_path, env={"HOLDFAST_API_KEY": secret}, arguments=("--host", "0.0.0.0")) as server:
         request = urllib.request.Request(f"{server.base_url}/v1/models", headers={"Authorization": f"Bearer {secret}"})
@@ -66,7 +66,7 @@ def test_everything_it_makes_is_its_owners_alone(tmp_path: Path) -> None:
 
 
 async def test_what_is_not_http_is_refused_in_the_same_words_as_everything_else(tmp_path: Path) -> None:
-    """S6, S7: the envelope and every header, although the request never reaches the app."""
+    """S6, S7.c: the envelope and every header, although the request never reaches the app."""
     bad_header = b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Holdfast-Session-Id: a\x01b\r\n\r\n"
     with running_server(tmp_path) as server:
         async with Client(server.base_url) as client:
@@ -80,7 +80,7 @@ async def test_what_is_not_http_is_refused_in_the_same_words_as_everything_else(
 
 
 async def test_what_is_not_http_does_not_get_into_an_answer_that_is_on_its_way(tmp_path: Path) -> None:
-    """S7: the connection ends there; nothing that is no chunk of the stream stands in it."""
+    """S7.c: the connection ends there; nothing that is no chunk of the stream stands in it."""
     asked = b'{"stream": true, "messages": [{"role": "user", "content": "count slowly to 50"}]}'
     head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: %d\r\n\r\n" % len(asked)
     with running_server(tmp_path) as server:

@@ -122,7 +122,7 @@ def test_a_signal_lets_running_work_finish_and_its_answer_arrive(brief: Process,
 
 
 def test_a_second_signal_ends_the_waiting(patient: Process) -> None:
-    """R9: a second SIGINT interrupts at once."""
+    """A second SIGINT interrupts at once."""
     with patient.connect():
         patient.signal(signal.SIGINT)
         assert [patient.line(), patient.line(), patient.line()] == ["stopping", "refusing", "draining 60.0"]

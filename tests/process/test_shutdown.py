@@ -39,7 +39,7 @@ async def test_sigterm_lets_one_answer_finish_and_cuts_the_other_honestly(tmp_pa
 
 
 async def test_a_second_server_on_the_same_store_is_refused(tmp_path: Path) -> None:
-    """R8: two servers on one store would each take the other's runs for cut off."""
+    """Two servers on one store would each take the other's runs for cut off."""
     async with ScriptedProvider() as provider:
         config = CONFIG.format(url=provider.url)
         with running_server(tmp_path, config):

@@ -30,7 +30,7 @@ async def listed(store: Store) -> list[str]:
 
 
 async def test_runs_are_forgotten_when_their_days_are_over_and_not_a_moment_earlier(store: Store) -> None:
-    """R14: counted from a run's end; one that is still going stays, however old it is."""
+    """R14.a: counted from a run's end; one that is still going stays, however old it is."""
     clock = HurriedClock()
     limit = clock.now() - 30 * DAY_SECONDS
     old = await whole_run(store, run_record(), ended_at=limit - MOMENT)
@@ -46,7 +46,7 @@ async def test_runs_are_forgotten_when_their_days_are_over_and_not_a_moment_earl
 
 
 async def test_responses_beyond_the_limit_are_forgotten_and_their_runs_are_not(store: Store) -> None:
-    """P11: the least recently used first."""
+    """P11.a: the least recently used first."""
     clock = HurriedClock()
     runs = [await whole_run(store, run_record(surface="responses"), ended_at=clock.now()) for _ in range(5)]
     await apply_retention(store, StoreSettings(max_responses=3), clock)
@@ -55,7 +55,7 @@ async def test_responses_beyond_the_limit_are_forgotten_and_their_runs_are_not(s
 
 
 async def test_logs_are_compacted_a_day_after_their_end_a_few_at_a_time_with_pauses(sqlite_store: SqliteStore) -> None:
-    """R14: all that are due in one round, and none of the others."""
+    """R14.b: all that are due in one round, and none of the others."""
     clock = HurriedClock()
     due = clock.now() - DAY_SECONDS
     for _ in range(RUNS_AT_ONCE + 1):
@@ -83,7 +83,7 @@ class FailingStore(MemoryStore):
 async def test_rounds_begin_soon_go_on_after_a_failure_and_stop_when_they_are_closed(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """R14: a store that is full today is tidied when there is room."""
+    """A store that is full today is tidied when there is room."""
     clock, store = ManualClock(), FailingStore()
     retention = Retention(store, StoreSettings(), clock)
     await clock.asleep()

@@ -36,7 +36,7 @@ KILLS = 4
 
 
 async def test_a_committed_append_is_seen_by_another_connection(sqlite_store: SqliteStore) -> None:
-    """R1: saved first, then told."""
+    """R6.b: saved first, then told."""
     record = run_record()
     await sqlite_store.create_run(record)
     other = sqlite3.connect(sqlite_store.file)
@@ -56,7 +56,7 @@ async def test_a_committed_append_is_seen_by_another_connection(sqlite_store: Sq
 
 
 async def test_what_is_told_survives_a_kill(tmp_path: Path) -> None:
-    """R8: every number that a killed process has printed is in the log, and the log has no gap."""
+    """R8.a: every number that a killed process has printed is in the log, and the log has no gap."""
     file = tmp_path / "holdfast.db"
     for kill in range(KILLS):
         run = RunId(f"run_{kill}")
@@ -83,7 +83,7 @@ def _append_until_killed(file: Path, run: RunId, lines: int) -> list[int]:
 
 
 async def test_everything_is_there_when_the_file_is_opened_again(tmp_path: Path) -> None:
-    """R8: runs, logs, messages, keys, responses, conversations, memories."""
+    """C15.a: runs, logs, messages, keys, responses, conversations, memories."""
     file = tmp_path / "holdfast.db"
     store = await SqliteStore.open(file)
     kept = await whole_run(store, run_record(surface="responses", conversation="holiday"))
@@ -112,7 +112,7 @@ async def test_everything_is_there_when_the_file_is_opened_again(tmp_path: Path)
 
 
 async def test_appends_that_come_together_are_committed_together(sqlite_store: SqliteStore) -> None:
-    """S10: one commit for many, and the observer hears of each."""
+    """S10.a: one commit for many, and the observer hears of each."""
     records = [run_record(session=f"s{number}") for number in range(100)]
     await asyncio.gather(*(sqlite_store.create_run(record) for record in records))
     commits: list[tuple[float, int]] = []
@@ -129,7 +129,7 @@ async def test_appends_that_come_together_are_committed_together(sqlite_store: S
 
 
 async def test_a_change_that_fails_leaves_no_trace_of_itself_in_the_commit_of_others(sqlite_store: SqliteStore) -> None:
-    """R6: in one group: it alone is taken back."""
+    """R6.a: in one group: it alone is taken back."""
     good, bad, ended = run_record(), run_record(session="bad"), run_record()
     for record in (good, bad, ended):
         await sqlite_store.create_run(record)
@@ -159,7 +159,7 @@ async def test_a_change_that_fails_leaves_no_trace_of_itself_in_the_commit_of_ot
 
 
 async def test_a_waiter_that_is_cancelled_harms_nobody(sqlite_store: SqliteStore) -> None:
-    """R6: what it asked for is saved, and whoever waits beside it is told."""
+    """What it asked for is saved, and whoever waits beside it is told."""
     cancelled, other = run_record(session="one"), run_record(session="two")
     waiting = asyncio.ensure_future(sqlite_store.create_run(cancelled))
     beside = asyncio.ensure_future(sqlite_store.create_run(other))
@@ -172,7 +172,7 @@ async def test_a_waiter_that_is_cancelled_harms_nobody(sqlite_store: SqliteStore
 
 
 async def test_closing_writes_what_was_handed_over_and_leaves_no_thread_and_no_log_behind(tmp_path: Path) -> None:
-    """R9: shutdown saves."""
+    """R6.b: shutdown saves."""
     before = set(threading.enumerate())
     store = await SqliteStore.open(tmp_path / "holdfast.db")
     record = run_record()
@@ -193,7 +193,7 @@ async def test_closing_writes_what_was_handed_over_and_leaves_no_thread_and_no_l
 
 
 async def test_reading_does_not_wait_for_the_writer(sqlite_store: SqliteStore) -> None:
-    """R7: while another process holds the write lock, logs are read as before."""
+    """While another process holds the write lock, logs are read as before."""
     kept = await whole_run(sqlite_store, run_record())
     with sqlite3.connect(sqlite_store.file, isolation_level=None) as other:
         other.execute("BEGIN IMMEDIATE")
@@ -209,7 +209,7 @@ async def test_reading_does_not_wait_for_the_writer(sqlite_store: SqliteStore) -
 
 
 async def test_a_read_that_stops_half_way_does_not_hold_back_the_log_file(sqlite_store: SqliteStore) -> None:
-    """R7: readers of one page leave no snapshot open."""
+    """Readers of one page leave no snapshot open."""
     record = run_record()
     await sqlite_store.create_run(record)
     await asyncio.gather(*(append(sqlite_store, record.id, texts(number, "x")) for number in range(100)))
@@ -221,7 +221,7 @@ async def test_a_read_that_stops_half_way_does_not_hold_back_the_log_file(sqlite
 
 
 async def test_compacting_makes_a_log_small_and_few_rows(sqlite_store: SqliteStore) -> None:
-    """R14: a row per few dozen tokens becomes a row per hundred kilobytes, and reading a page unpacks little."""
+    """R14.b: a row per few dozen tokens becomes a row per hundred kilobytes, and reading a page unpacks little."""
     record = run_record()
     await sqlite_store.create_run(record)
     expected: list[Event] = []
@@ -253,7 +253,7 @@ def _log_size(store: SqliteStore) -> tuple[int, int]:
 
 
 async def test_compacting_a_run_that_is_deleted_meanwhile_brings_nothing_back(sqlite_store: SqliteStore) -> None:
-    """R14: deleting wins."""
+    """R14.b: deleting wins."""
     runs = [await whole_run(sqlite_store, run_record(), ended_at=1.0) for _ in range(10)]
     compacting = asyncio.ensure_future(sqlite_store.compact_logs(2.0, 10))
     await asyncio.gather(*(sqlite_store.delete_run(run.id) for run in runs[::2]))
@@ -264,7 +264,7 @@ async def test_compacting_a_run_that_is_deleted_meanwhile_brings_nothing_back(sq
 
 
 async def test_compacting_twice_at_once_loses_nothing(sqlite_store: SqliteStore) -> None:
-    """R14: each run is packed by one of them."""
+    """R14.b: each run is packed by one of them."""
     runs = [await whole_run(sqlite_store, run_record(), ended_at=1.0) for _ in range(5)]
     packed = await asyncio.gather(*(sqlite_store.compact_logs(2.0, 10) for _ in range(3)))
     assert sum(packed) == 5
@@ -273,7 +273,7 @@ async def test_compacting_twice_at_once_loses_nothing(sqlite_store: SqliteStore)
 
 
 async def test_many_that_open_a_new_file_at_once_all_get_it(tmp_path: Path) -> None:
-    """R8: the schema is made once, and nobody is told that the file is locked."""
+    """The schema is made once, and nobody is told that the file is locked."""
     for attempt in range(5):
         stores = await asyncio.gather(*(SqliteStore.open(tmp_path / f"{attempt}.db") for _ in range(6)))
         kept = await whole_run(stores[0], run_record())
@@ -284,7 +284,7 @@ async def test_many_that_open_a_new_file_at_once_all_get_it(tmp_path: Path) -> N
 
 
 async def test_a_store_that_was_never_closed_does_not_keep_the_program_from_ending(tmp_path: Path) -> None:
-    """R9: forgetting to close is no hang."""
+    """Forgetting to close is no hang."""
     program = (
         "import asyncio, sys\n"
         "from holdfast.store.sqlite import SqliteStore\n"
@@ -299,7 +299,7 @@ async def test_a_store_that_was_never_closed_does_not_keep_the_program_from_endi
 
 
 async def test_a_closed_store_refuses_and_says_where_it_was(sqlite_store: SqliteStore) -> None:
-    """R6: nothing is taken that is not saved."""
+    """Nothing is taken that is not saved."""
     await sqlite_store.aclose()
     with pytest.raises(StoreUnavailableError, match=str(sqlite_store.file)):
         await sqlite_store.create_run(run_record())
@@ -360,7 +360,7 @@ async def begin(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> tuple[Di
 async def test_what_a_model_says_is_told_before_it_is_on_the_disk_and_is_there_soon(
     sqlite_store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """R8: a crash of the server undoes nothing; a failure of the power no more than a moment."""
+    """A crash of the server undoes nothing; a failure of the power no more than a moment."""
     disk, record = await begin(sqlite_store, monkeypatch)
     await disk.synced(1)
     # Also while there is no pause in what is said.
@@ -375,7 +375,7 @@ async def test_what_a_model_says_is_told_before_it_is_on_the_disk_and_is_there_s
 async def test_the_thread_is_asked_to_sync_what_the_loop_has_committed(
     sqlite_store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """R8: every time, and while it is still at the sync before, whatever else may wake it."""
+    """Every time, and while it is still at the sync before, whatever else may wake it."""
     disk = await Disk.watch(sqlite_store, monkeypatch)
     disk.is_quick.clear()
     try:
@@ -395,7 +395,7 @@ async def test_the_thread_is_asked_to_sync_what_the_loop_has_committed(
 async def test_the_thread_syncs_what_it_has_committed_itself_when_nothing_more_comes(
     sqlite_store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """R8: nobody asks it to."""
+    """Nobody asks it to."""
     disk = await Disk.watch(sqlite_store, monkeypatch)
     # Together, so that they are the thread's; the loop commits nothing in this test.
     await asyncio.gather(*(sqlite_store.create_run(run_record()) for _ in range(2)))
@@ -416,7 +416,7 @@ async def test_the_thread_syncs_what_it_has_committed_itself_when_nothing_more_c
 async def test_what_was_done_or_decided_is_on_the_disk_before_it_is_told(
     deed: Event, sqlite_store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """R8: wherever it stands in its batch."""
+    """R6.b: wherever it stands in its batch."""
     disk, record = await begin(sqlite_store, monkeypatch)
     await append(sqlite_store, record.id, Batch(EventNumber(1), 100.0, [deed, TextAdded(text="two")]))
     assert disk.waits()
@@ -425,7 +425,7 @@ async def test_what_was_done_or_decided_is_on_the_disk_before_it_is_told(
 async def test_a_runs_end_and_a_key_are_on_the_disk_before_they_are_told(
     sqlite_store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """R6, C15."""
+    """R6.b, C15.a."""
     disk, record = await begin(sqlite_store, monkeypatch)
     ending = an_ending(record)
     await sqlite_store.end_run(record.id, last_batch(1, ending), ending)

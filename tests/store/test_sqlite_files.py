@@ -61,7 +61,7 @@ async def test_a_link_is_followed_and_what_it_points_to_is_narrowed(tmp_path: Pa
 
 
 async def test_a_path_with_odd_signs_is_a_path(tmp_path: Path) -> None:
-    """S9: no part of a path is taken for an option."""
+    """No part of a path is taken for an option."""
     file = tmp_path / "a b?mode=memory&x=%41#é.db"
     store = await SqliteStore.open(file)
     kept = await whole_run(store, run_record())

@@ -68,7 +68,7 @@ def _words(count: int) -> list[Event]:
 
 
 async def test_batches_are_packed_into_one_row_when_there_are_enough(sqlite_store: SqliteStore) -> None:
-    """R1: until then only the journal has them, afterwards the log; read they are the same."""
+    """R1.a: until then only the journal has them, afterwards the log; read they are the same."""
     record = await _begin(sqlite_store, PACK_BATCHES - 1)
     assert _count(sqlite_store, "log") == 0
     assert _count(sqlite_store, "journal") == PACK_BATCHES - 1
@@ -82,7 +82,7 @@ async def test_batches_are_packed_into_one_row_when_there_are_enough(sqlite_stor
 
 
 async def test_batches_that_are_not_small_are_packed_earlier(sqlite_store: SqliteStore) -> None:
-    """R1: by size, so that no row becomes huge and memory stays bounded."""
+    """R1.a: by size, so that no row becomes huge and memory stays bounded."""
     record = run_record()
     await sqlite_store.create_run(record)
     batches = 4 * PACK_BYTES // len(MEDIUM)
@@ -95,7 +95,7 @@ async def test_batches_that_are_not_small_are_packed_earlier(sqlite_store: Sqlit
 
 
 async def test_a_large_batch_goes_straight_into_the_log_behind_those_that_waited(sqlite_store: SqliteStore) -> None:
-    """R1: in order, also when all of them come in one commit, and what follows waits in the journal again."""
+    """R1.a, R8.a: in order, also when all of them come in one commit, and what follows waits in the journal again."""
     record = await _begin(sqlite_store, 3)
     large = "x" * LARGE_BYTES
     words = ["3", large, "5", large, large, "8"]
@@ -114,7 +114,7 @@ async def test_a_large_batch_goes_straight_into_the_log_behind_those_that_waited
 
 
 async def test_a_backlog_makes_several_rows(sqlite_store: SqliteStore) -> None:
-    """R7: whatever came at once, a reader of one page unpacks little."""
+    """R7.a: whatever came at once, a reader of one page unpacks little."""
     record = run_record()
     await sqlite_store.create_run(record)
     words = [f"{number} " * 200 for number in range(1000)]
@@ -128,14 +128,14 @@ async def test_a_backlog_makes_several_rows(sqlite_store: SqliteStore) -> None:
 
 
 async def test_a_short_run_is_one_row_of_the_log(sqlite_store: SqliteStore) -> None:
-    """R6: with its last batch, in the transaction that ends it."""
+    """With its last batch, in the transaction that ends it."""
     kept = await whole_run(sqlite_store, run_record())
     assert _rows(sqlite_store, "SELECT first, count, form FROM log") == [(0, 3, 2)]
     assert len(await whole_log(sqlite_store, kept.id)) == 3
 
 
 async def test_a_run_without_events_ends_without_rows(sqlite_store: SqliteStore) -> None:
-    """R6: nothing was said, and that is what is kept."""
+    """Nothing was said, and that is what is kept."""
     record = run_record()
     await sqlite_store.create_run(record)
     await sqlite_store.end_run(record.id, Batch(EventNumber(0), 1.0, []), an_ending(record))
@@ -144,7 +144,7 @@ async def test_a_run_without_events_ends_without_rows(sqlite_store: SqliteStore)
 
 
 async def test_a_live_run_is_read_across_log_and_journal_from_every_position(sqlite_store: SqliteStore) -> None:
-    """R7: nothing twice, nothing missing, whatever was packed; batches keep their numbers and times."""
+    """R7.a: nothing twice, nothing missing, whatever was packed; batches keep their numbers and times."""
     record = run_record()
     await sqlite_store.create_run(record)
     expected: list[Batch] = []
@@ -166,7 +166,7 @@ async def test_a_live_run_is_read_across_log_and_journal_from_every_position(sql
 
 
 async def test_whoever_reads_while_batches_move_sees_each_once(sqlite_store: SqliteStore) -> None:
-    """R7: from the end of what was seen, again and again, while the writer appends, packs and cuts."""
+    """R7.a: from the end of what was seen, again and again, while the writer appends, packs and cuts."""
     record = run_record()
     await sqlite_store.create_run(record)
     total = 40 * PACK_BATCHES
@@ -190,7 +190,7 @@ async def test_whoever_reads_while_batches_move_sees_each_once(sqlite_store: Sql
 
 
 async def test_a_read_has_one_view_of_log_and_journal(sqlite_store: SqliteStore) -> None:
-    """R7: what moves from the one to the other in the middle of a read is neither missed nor seen twice."""
+    """R7.a: what moves from the one to the other in the middle of a read is neither missed nor seen twice."""
     record = await _begin(sqlite_store, 5)
     loop = asyncio.get_running_loop()
 
@@ -214,7 +214,7 @@ async def test_a_read_has_one_view_of_log_and_journal(sqlite_store: SqliteStore)
 
 @pytest.mark.parametrize("batches", [0, 1, PACK_BATCHES - 1, PACK_BATCHES, PACK_BATCHES + 1, 3 * PACK_BATCHES + 5])
 async def test_a_crash_loses_nothing_wherever_it_finds_the_journal(sqlite_store: SqliteStore, batches: int) -> None:
-    """R8: opened again, the journal is empty, the log whole, and the run can go on and end."""
+    """R8.a: opened again, the journal is empty, the log whole, and the run can go on and end."""
     record = await _begin(sqlite_store, batches)
     ended = await whole_run(sqlite_store, run_record())
     again = await SqliteStore.open(_crash(sqlite_store, "crashed.db"))
@@ -232,7 +232,7 @@ async def test_a_crash_loses_nothing_wherever_it_finds_the_journal(sqlite_store:
 
 
 async def test_the_journal_of_many_live_runs_is_cut(sqlite_store: SqliteStore) -> None:
-    """R7: it holds what is not packed yet and little more, and nothing of runs that have ended."""
+    """R1.a: it holds what is not packed yet and little more, and nothing of runs that have ended."""
     records = [await _begin(sqlite_store, 0) for _ in range(20)]
     rounds = 10 * PACK_BATCHES
     for number in range(rounds):
@@ -250,7 +250,7 @@ async def test_the_journal_of_many_live_runs_is_cut(sqlite_store: SqliteStore) -
 
 
 async def test_a_silent_run_does_not_hold_back_the_journal(sqlite_store: SqliteStore) -> None:
-    """R7: left far behind it is packed, and goes on as if nothing had been."""
+    """R1.a: left far behind it is packed, and goes on as if nothing had been."""
     silent = await _begin(sqlite_store, 2)
     busy = run_record()
     await sqlite_store.create_run(busy)
@@ -265,7 +265,7 @@ async def test_a_silent_run_does_not_hold_back_the_journal(sqlite_store: SqliteS
 
 @pytest.mark.parametrize("how", ["live", "ended", "forgotten"])
 async def test_a_deleted_run_leaves_nothing_in_the_journal(sqlite_store: SqliteStore, how: str) -> None:
-    """R14: nothing for whoever looks at the file, nor for the next run, which gets the key that it had."""
+    """Nothing for whoever looks at the file, nor for the next run, which gets the key that it had."""
     gone = await _begin(sqlite_store, 5)
     if how != "live":
         ending = an_ending(gone, ended_at=1.0)
@@ -295,7 +295,7 @@ async def test_a_deleted_run_leaves_nothing_in_the_journal(sqlite_store: SqliteS
 
 
 async def test_a_store_that_another_opens_too_keeps_its_live_runs_whole(sqlite_store: SqliteStore) -> None:
-    """R8: the other packs what is in the journal and empties it; ours notices before it packs or cuts by itself."""
+    """R1.a: the other packs what is in the journal and empties it; ours notices before it packs or cuts by itself."""
     record = await _begin(sqlite_store, 5)
     other = await SqliteStore.open(sqlite_store.file)
     assert _count(sqlite_store, "journal") == 0
@@ -313,7 +313,7 @@ async def test_a_store_that_another_opens_too_keeps_its_live_runs_whole(sqlite_s
 
 
 async def test_an_end_that_is_taken_back_leaves_the_journal_as_it_was(sqlite_store: SqliteStore) -> None:
-    """R6: a change that fails inside a group; the run goes on, and what was not packed is packed when it does end."""
+    """R6.a: a change that fails inside a group; the run goes on, and what was not packed is packed when it does end."""
     record, other = await _begin(sqlite_store, 7), run_record()
     impossible = an_ending(record, ended_at=10**30)
     results = await asyncio.gather(
@@ -340,7 +340,7 @@ async def test_an_end_that_is_taken_back_leaves_the_journal_as_it_was(sqlite_sto
 
 
 async def test_after_a_commit_that_failed_the_journal_is_read_again(tmp_path: Path) -> None:
-    """R6: what was refused is not packed, what was saved before is, also when the refusals come again and again."""
+    """R6.b: what was refused is not packed, what was saved before is, also when the refusals come again and again."""
     store = await SqliteStore.open(tmp_path / "holdfast.db", busy_seconds=0.01)
     records = [await _begin(store, PACK_BATCHES - 3) for _ in range(3)]
     saved = PACK_BATCHES - 3
@@ -388,7 +388,7 @@ async def _have_due(store: SqliteStore) -> tuple[RunRecord, RunRecord]:
 
 
 async def test_where_there_is_no_room_to_pack_appending_goes_on(tmp_path: Path) -> None:
-    """R6: packing is put off and taken back whole, and done when there is room; nothing is told that is not so."""
+    """R6.b, R8.a: packing is put off, taken back whole, and done when there is room; nothing is told that is not so."""
     roomy = await SqliteStore.open(tmp_path / "roomy.db")
     await _have_due(roomy)
     ((pages,),) = _rows(roomy, "PRAGMA page_count")
@@ -414,7 +414,7 @@ async def test_where_there_is_no_room_to_pack_appending_goes_on(tmp_path: Path) 
 
 
 async def test_a_store_that_fills_up_batch_by_batch_keeps_exactly_what_it_has_told(tmp_path: Path) -> None:
-    """R6: to the last page, then in a copy, then with room again."""
+    """R6.b, R8.a: to the last page, then in a copy, then with room again."""
     store = await SqliteStore.open(tmp_path / "holdfast.db", max_bytes=400_000)
     ballast = await whole_run(store, run_record(session="ballast"), "x" * 60_000, ended_at=1.0)
     records = [await _begin(store, 0) for _ in range(3)]
@@ -442,7 +442,7 @@ async def test_a_store_that_fills_up_batch_by_batch_keeps_exactly_what_it_has_to
 
 @pytest.mark.parametrize("seed", range(3))
 async def test_any_mix_of_appends_ends_deletions_and_crashes_keeps_every_log(tmp_path: Path, seed: int) -> None:
-    """R1, R8: what is read is what was told, live, after a crash, and compacted."""
+    """R1.a, R8.a, R14.b: what is read is what was told, live, after a crash, and compacted."""
     chance = random.Random(seed)
     store = await SqliteStore.open(tmp_path / "0.db")
     live: dict[RunId, RunRecord] = {}
@@ -485,7 +485,7 @@ async def test_any_mix_of_appends_ends_deletions_and_crashes_keeps_every_log(tmp
 
 
 async def test_a_database_of_version_1_keeps_working_and_loses_nothing(tmp_path: Path) -> None:
-    """R8, R14: a batch a row, as version 1 wrote them, is read, continued, ended and compacted."""
+    """R14.b: a batch a row, as version 1 wrote them, is read, continued, ended and compacted."""
     file = tmp_path / "holdfast.db"
     going, done = run_record(), run_record()
     script = (resources.files("holdfast.store.sqlite") / "sql" / "0001_initial.sql").read_text(encoding="utf-8")

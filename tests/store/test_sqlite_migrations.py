@@ -15,7 +15,7 @@ from tests.store.store_world import run_record
 
 
 async def test_client_tools_and_metadata_leave_the_notes_of_their_surface(tmp_path: Path) -> None:
-    """R8: a run that version 2 wrote still knows which calls are its client's; a body that is damaged stops nobody."""
+    """A run that version 2 wrote still knows which calls are its client's; a body that is damaged stops nobody."""
     file = tmp_path / "holdfast.db"
     noted, plain, damaged = run_record(), run_record(), run_record()
     store = await SqliteStore.open(file)
@@ -48,7 +48,7 @@ def _write_body(connection: sqlite3.Connection, record: RunRecord, **changes: ob
 
 @pytest.mark.parametrize("statement", range(4))
 def test_a_file_that_another_process_makes_while_we_look_at_it_is_ours(tmp_path: Path, statement: int) -> None:
-    """R8: whichever of our looks it comes between; it is not taken for another program's, and made only once."""
+    """Whichever of our looks it comes between; it is not taken for another program's, and made only once."""
     file = tmp_path / "holdfast.db"
     prepare_file(file)
     seen: list[str] = []

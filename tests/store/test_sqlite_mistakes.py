@@ -55,7 +55,7 @@ async def check_that_it_goes_on(store: SqliteStore, record: RunRecord, said: int
 async def test_a_mistake_in_the_loops_own_commit_is_said_once_and_leaves_nobody_waiting(
     sqlite_store: SqliteStore, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """R6: it is not made a second time on the thread, and the next commit finds no transaction open."""
+    """R6.b: it is not made a second time on the thread, and the next commit finds no transaction open."""
     record = await begin(sqlite_store)
     commits: list[int] = []
     sqlite_store.on_commit = lambda seconds, operations: commits.append(operations)
@@ -69,7 +69,7 @@ async def test_a_mistake_in_the_loops_own_commit_is_said_once_and_leaves_nobody_
 async def test_a_mistake_in_a_group_is_said_once_and_leaves_nobody_waiting(
     sqlite_store: SqliteStore, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """R6: in the middle of a transaction: nothing of it is saved, and each of the group is told so."""
+    """R6.b: in the middle of a transaction: nothing of it is saved, and each of the group is told so."""
     record, other = await begin(sqlite_store), run_record(session="other")
     async with asyncio.timeout(WAIT_SECONDS):
         results = await asyncio.gather(
@@ -90,7 +90,7 @@ async def test_a_mistake_in_a_group_is_said_once_and_leaves_nobody_waiting(
 async def test_a_mistake_in_a_change_is_its_askers_and_takes_back_that_change_alone(
     sqlite_store: SqliteStore, sync_later: bool, beside: bool
 ) -> None:
-    """R6: by the loop or the thread, alone or in a group; half of it had been written."""
+    """R6.b: by the loop or the thread, alone or in a group; half of it had been written."""
     record = await begin(sqlite_store)
 
     def half(connection: sqlite3.Connection) -> None:
@@ -113,7 +113,7 @@ async def test_a_mistake_in_a_change_is_its_askers_and_takes_back_that_change_al
 async def test_a_condition_of_the_store_is_no_mistake_of_ours(
     sqlite_store: SqliteStore, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """S7: a file that may not grow is a sentence for whoever asked, and no traceback."""
+    """A file that may not grow is a sentence for whoever asked, and no traceback."""
     record = await begin(sqlite_store)
     await sqlite_store._writer.run(lambda connection: connection.execute("PRAGMA max_page_count = 1").fetchall())
     with pytest.raises(StoreUnavailableError, match="the store is full"):

@@ -66,7 +66,7 @@ async def _best(store: SqliteStore, operation: Operation) -> float:
 
 
 async def test_a_large_store_is_not_slower_to_use_than_an_empty_one(tmp_path: Path) -> None:
-    """R7: listing, reading, appending, ending and checking, with ten thousand runs and with none."""
+    """Listing, reading, appending, ending and checking, with ten thousand runs and with none."""
     small = await SqliteStore.open(tmp_path / "small.db")
     large = await SqliteStore.open(tmp_path / "large.db")
     for store in (small, large):
@@ -109,7 +109,7 @@ async def test_a_large_store_is_not_slower_to_use_than_an_empty_one(tmp_path: Pa
 
 
 async def test_listing_and_retention_look_things_up_instead_of_reading_all(tmp_path: Path) -> None:
-    """R14: every query of the hot paths is answered from an index."""
+    """Every query of the hot paths is answered from an index."""
     store = await SqliteStore.open(tmp_path / "holdfast.db")
     other = sqlite3.connect(store.file)
     for query in (

@@ -30,7 +30,7 @@ LARGE = "x" * 50_000
 
 
 async def test_a_full_store_says_so_keeps_what_it_has_and_goes_on_when_there_is_room(tmp_path: Path) -> None:
-    """R6: nothing is half saved, nothing is told that was not."""
+    """R6.a, R6.b: nothing is half saved, nothing is told that was not."""
     store = await SqliteStore.open(tmp_path / "holdfast.db", max_bytes=1_000_000)
     old = await whole_run(store, run_record(session="old"), LARGE * 4, ended_at=1.0)
     record = run_record()
@@ -58,7 +58,7 @@ async def test_a_full_store_says_so_keeps_what_it_has_and_goes_on_when_there_is_
 
 
 async def test_a_group_that_does_not_fit_fails_whole_and_later_batches_do_not_follow_a_gap(tmp_path: Path) -> None:
-    """R8: the log is always a beginning of what happened, never one with holes."""
+    """R1.a, R6.b: the log is always a beginning of what happened, never one with holes."""
     store = await SqliteStore.open(tmp_path / "holdfast.db", max_bytes=600_000)
     record = run_record()
     await store.create_run(record)
@@ -74,7 +74,7 @@ async def test_a_group_that_does_not_fit_fails_whole_and_later_batches_do_not_fo
 
 
 async def test_a_disk_that_refuses_is_named_and_the_store_recovers_when_it_is_back(tmp_path: Path) -> None:
-    """R6: an I/O error, in a process whose files may not grow; then they may again."""
+    """R6.b: an I/O error, in a process whose files may not grow; then they may again."""
     command = [sys.executable, "-m", "tests.store.limited", str(tmp_path / "holdfast.db")]
     done = await asyncio.to_thread(
         subprocess.run, command, cwd=Path(__file__).parents[2], timeout=60, capture_output=True, text=True
@@ -87,7 +87,7 @@ async def test_a_disk_that_refuses_is_named_and_the_store_recovers_when_it_is_ba
 
 
 async def test_a_locked_store_says_so_and_goes_on_when_it_is_released(tmp_path: Path) -> None:
-    """R6: another process holds the file for longer than we wait."""
+    """R6.b: another process holds the file for longer than we wait."""
     store = await SqliteStore.open(tmp_path / "holdfast.db", busy_seconds=0.1)
     record = run_record()
     await store.create_run(record)
@@ -108,7 +108,7 @@ async def test_a_locked_store_says_so_and_goes_on_when_it_is_released(tmp_path: 
 
 
 async def test_a_short_lock_is_waited_for(tmp_path: Path) -> None:
-    """R6: another process that writes now and then is no error."""
+    """Another process that writes now and then is no error."""
     store = await SqliteStore.open(tmp_path / "holdfast.db")
     other = sqlite3.connect(store.file, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
@@ -132,7 +132,7 @@ async def _refusal(path: Path) -> str:
 
 
 async def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path: Path) -> None:
-    """R8: a damaged file is named, with what to do."""
+    """A damaged file is named, with what to do."""
     file = tmp_path / "holdfast.db"
     garbage = b"this is not a database\n" * 500
     file.write_bytes(garbage)
@@ -142,7 +142,7 @@ async def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path: Pa
 
 
 async def test_the_database_of_a_newer_holdfast_is_refused(tmp_path: Path) -> None:
-    """R8: nobody writes into a schema they do not know."""
+    """Nobody writes into a schema they do not know."""
     file = tmp_path / "holdfast.db"
     await (await SqliteStore.open(file)).aclose()
     other = sqlite3.connect(file)
@@ -153,7 +153,7 @@ async def test_the_database_of_a_newer_holdfast_is_refused(tmp_path: Path) -> No
 
 
 async def test_the_database_of_another_program_is_refused(tmp_path: Path) -> None:
-    """R8: a wrong path does not spoil somebody's data."""
+    """A wrong path does not spoil somebody's data."""
     file = tmp_path / "music.db"
     other = sqlite3.connect(file)
     other.execute("CREATE TABLE songs (title TEXT)")
@@ -165,14 +165,14 @@ async def test_the_database_of_another_program_is_refused(tmp_path: Path) -> Non
 
 
 async def test_a_path_that_is_no_file_is_refused(tmp_path: Path) -> None:
-    """R8: a directory, and a directory that cannot be made."""
+    """A directory, and a directory that cannot be made."""
     assert "cannot be opened" in await _refusal(tmp_path)
     (tmp_path / "file").write_text("x", encoding="utf-8")
     assert "cannot be opened" in await _refusal(tmp_path / "file" / "holdfast.db")
 
 
 async def test_damage_inside_the_file_is_named_when_it_is_met(tmp_path: Path) -> None:
-    """R8: reading and writing say that the store is damaged, and what is whole is still read."""
+    """Reading and writing say that the store is damaged, and what is whole is still read."""
     file = tmp_path / "holdfast.db"
     store = await SqliteStore.open(file)
     kept = await whole_run(store, run_record())
@@ -197,7 +197,7 @@ async def test_damage_inside_the_file_is_named_when_it_is_met(tmp_path: Path) ->
 
 
 async def test_a_file_that_was_deleted_under_the_server_is_noticed(tmp_path: Path) -> None:
-    """S1: health does not say ok while everything is written to a file that is gone."""
+    """Health does not say ok while everything is written to a file that is gone."""
     store = await SqliteStore.open(tmp_path / "holdfast.db")
     for file in tmp_path.iterdir():
         file.unlink()

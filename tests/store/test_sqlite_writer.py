@@ -50,7 +50,7 @@ async def begin(store: SqliteStore) -> tuple[Committers, RunRecord]:
 
 
 async def test_what_comes_alone_is_saved_without_another_thread(sqlite_store: SqliteStore) -> None:
-    """R1: a run that begins, and what its model says."""
+    """A run that begins, and what its model says."""
     watching, record = await begin(sqlite_store)
     await append(sqlite_store, record.id, texts(0, "one"))
     await sqlite_store.create_run(run_record(session="other"))
@@ -58,7 +58,7 @@ async def test_what_comes_alone_is_saved_without_another_thread(sqlite_store: Sq
 
 
 async def test_what_has_to_be_on_the_disk_does_not_hold_up_the_loop(sqlite_store: SqliteStore) -> None:
-    """R6, R8, C15: deeds, keys and ends are the thread's."""
+    """Deeds, keys and ends are the thread's."""
     watching, record = await begin(sqlite_store)
     deed = ToolStarted(call_id=CallId("c"), name="write_file", arguments="{}", label="write_file")
     await append(sqlite_store, record.id, Batch(EventNumber(0), 100.0, [deed]))
@@ -69,7 +69,7 @@ async def test_what_has_to_be_on_the_disk_does_not_hold_up_the_loop(sqlite_store
 
 
 async def test_what_is_large_does_not_hold_up_the_loop(sqlite_store: SqliteStore) -> None:
-    """R1: a question with a picture, and a batch of many words."""
+    """A question with a picture, and a batch of many words."""
     watching, record = await begin(sqlite_store)
     await sqlite_store.create_run(run_record(session="other", said="x" * 100_000))
     await append(sqlite_store, record.id, texts(0, "y" * 100_000))
@@ -79,7 +79,7 @@ async def test_what_is_large_does_not_hold_up_the_loop(sqlite_store: SqliteStore
 async def test_what_comes_thick_and_fast_is_gathered(
     sqlite_store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """R1: one commit for many instead of one each."""
+    """One commit for many instead of one each."""
     monkeypatch.setattr("holdfast.store.sqlite.writer.RUSH_SECONDS", WAIT_SECONDS)  # However slow this machine is.
     watching, record = await begin(sqlite_store)
     told: list[StoreError | None] = []
@@ -97,7 +97,7 @@ async def test_what_comes_thick_and_fast_is_gathered(
 
 
 async def test_tidying_is_the_threads(sqlite_store: SqliteStore) -> None:
-    """R1: a long stream is packed beside the loop, and no event of it is lost."""
+    """A long stream is packed beside the loop, and no event of it is lost."""
     watching, record = await begin(sqlite_store)
     for number in range(200):
         await append(sqlite_store, record.id, texts(number, "x"))
@@ -109,7 +109,7 @@ async def test_tidying_is_the_threads(sqlite_store: SqliteStore) -> None:
 
 
 async def test_a_store_that_another_process_holds_does_not_hold_up_the_loop(sqlite_store: SqliteStore) -> None:
-    """R1: who appends waits, nobody else does; then everything is saved, in its order."""
+    """Who appends waits, nobody else does; then everything is saved, in its order."""
     _, record = await begin(sqlite_store)
     other = sqlite3.connect(sqlite_store.file, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")

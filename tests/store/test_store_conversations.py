@@ -38,7 +38,7 @@ NOWHERE = NodeId(999_999)
 
 
 async def test_runs_of_a_session_follow_each_other(store: Store) -> None:
-    """C13: the stored history is the path to the session's newest message."""
+    """C13.b: the stored history is the path to the session's newest message."""
     await whole_run(store, run_record(said="one"), "1")
     await whole_run(store, run_record(said="two"), "2")
     await whole_run(store, run_record(said="elsewhere", session="other"), "0")
@@ -48,7 +48,7 @@ async def test_runs_of_a_session_follow_each_other(store: Store) -> None:
 
 
 async def test_every_kind_of_message_is_kept_as_it_was(store: Store) -> None:
-    """P5: the full transcript, tool calls, results and what providers want back included."""
+    """P5.a: the full transcript, tool calls, results and what providers want back included."""
     record = run_record()
     messages: tuple[Message, ...] = (
         UserMessage(parts=(Text(text="what is this?"), Image(url="data:image/png;base64,AAAA", detail="low"))),
@@ -71,7 +71,7 @@ async def test_every_kind_of_message_is_kept_as_it_was(store: Store) -> None:
 
 
 async def test_a_run_follows_the_message_it_names_and_branches_share_nothing_after_it(store: Store) -> None:
-    """P5: continuing from an older response leaves the newer ones out, each message once."""
+    """P5.a: continuing from an older response leaves the newer ones out, each message once."""
     first = await whole_run(store, run_record(said="one"), "1")
     second = await whole_run(store, run_record(said="two"), "2")
     branch = await whole_run(store, run_record(said="other two", parent=first.head), "2b")
@@ -81,14 +81,14 @@ async def test_a_run_follows_the_message_it_names_and_branches_share_nothing_aft
 
 
 async def test_a_rooted_run_begins_anew(store: Store) -> None:
-    """C13: a client that sends its own history does not add to the stored one."""
+    """A client that sends its own history does not add to the stored one."""
     await whole_run(store, run_record(said="one"), "1")
     rooted = await whole_run(store, run_record(said="fresh", rooted=True), "2")
     assert await said_on_path(store, rooted.head) == ["fresh", "2"]
 
 
 async def test_a_run_without_messages_stands_where_it_began(store: Store) -> None:
-    """P6: what continues from it continues from there."""
+    """P6.a: what continues from it continues from there."""
     first = await whole_run(store, run_record())
     record = run_record(conversation="holiday")
     await store.create_run(record)
@@ -101,7 +101,7 @@ async def test_a_run_without_messages_stands_where_it_began(store: Store) -> Non
 
 
 async def test_a_session_is_made_by_its_first_run_and_moves_with_each(store: Store) -> None:
-    """J2: title, times, count and newest message."""
+    """J2.b: title, times, count and newest message."""
     record = run_record(said="  What \n is " + "x" * 100, created_at=100.0)
     await store.create_run(record)
     made = await store.get_session(SESSION)
@@ -122,7 +122,7 @@ async def test_a_session_is_made_by_its_first_run_and_moves_with_each(store: Sto
 
 
 async def test_a_session_can_be_made_named_and_described(store: Store) -> None:
-    """J2: creating, and changing title and metadata only."""
+    """J2.a, J2.b: creating, and changing title and metadata only."""
     record = SessionRecord(id=SESSION, created_at=1.0, updated_at=1.0, title="", metadata={"colour": ["red"]})
     await store.put_session(record)
     assert await store.get_session(SESSION) == record
@@ -138,7 +138,7 @@ async def test_a_session_can_be_made_named_and_described(store: Store) -> None:
 
 
 async def test_sessions_are_listed_the_last_used_first_and_found_by_title_and_id(store: Store) -> None:
-    """J2: list, search, pages."""
+    """J2.a: list, search, pages."""
     titles = ["Über Äpfel", "100% _sure_", "日本の旅", "plain"]
     for number, title in enumerate(titles):
         session = SessionId(f"Session-{number}")
@@ -161,14 +161,14 @@ async def test_sessions_are_listed_the_last_used_first_and_found_by_title_and_id
 
 
 async def test_sessions_of_the_same_moment_are_listed_the_newest_first(store: Store) -> None:
-    """J2: an order that does not change by itself."""
+    """J2.a: an order that does not change by itself."""
     for number in range(5):
         await store.put_session(SessionRecord(id=SessionId(f"s{number}"), created_at=1.0, updated_at=1.0))
     assert [session.id for session in await store.list_sessions("", 10, 0)] == ["s4", "s3", "s2", "s1", "s0"]
 
 
 async def test_a_deleted_session_is_gone_with_its_messages_runs_and_names(store: Store) -> None:
-    """J2: forget a session; others are left alone."""
+    """J2.b: forget a session; others are left alone."""
     kept = await whole_run(store, run_record(surface="responses", conversation="holiday"))
     other = await whole_run(store, run_record(session="other"))
     assert await store.delete_session(SESSION)
@@ -185,7 +185,7 @@ async def test_a_deleted_session_is_gone_with_its_messages_runs_and_names(store:
 
 
 async def test_a_message_id_is_never_used_again(store: Store) -> None:
-    """J2: an old reference finds nothing, not somebody else's words."""
+    """An old reference finds nothing, not somebody else's words."""
     kept = await whole_run(store, run_record())
     await store.delete_session(SESSION)
     again = await whole_run(store, run_record(session="other"))
@@ -194,7 +194,7 @@ async def test_a_message_id_is_never_used_again(store: Store) -> None:
 
 @pytest.mark.parametrize("named", [False, True])
 async def test_a_run_that_outlives_its_session_still_saves_its_answer(store: Store, named: bool) -> None:
-    """R6: the session was deleted while the run was going: it comes back with this answer alone."""
+    """R6.a: the session was deleted while the run was going: it comes back with this answer alone."""
     before = await whole_run(store, run_record(said="old"), "old")
     live = run_record(said="new", parent=before.head if named else None, surface="responses")
     await store.create_run(live)
@@ -210,7 +210,7 @@ async def test_a_run_that_outlives_its_session_still_saves_its_answer(store: Sto
 
 
 async def test_a_fork_has_the_same_past_and_a_future_of_its_own(store: Store) -> None:
-    """J2: copied, not shared: neither sees what is added to the other, nor what is deleted."""
+    """J2.d: copied, not shared: neither sees what is added to the other, nor what is deleted."""
     first = await whole_run(store, run_record(said="one"), "1")
     await whole_run(store, run_record(said="two"), "2")
     whole = SessionRecord(id=SessionId("whole"), created_at=7.0, updated_at=7.0, title="Fork", metadata={"a": 1})
@@ -228,7 +228,7 @@ async def test_a_fork_has_the_same_past_and_a_future_of_its_own(store: Store) ->
 
 
 async def test_a_fork_needs_a_session_a_message_of_it_and_a_new_name(store: Store) -> None:
-    """J2: nothing is made where there is nothing to copy."""
+    """J2.d: nothing is made where there is nothing to copy."""
     await whole_run(store, run_record())
     other = await whole_run(store, run_record(session="other"))
     into = SessionRecord(id=SessionId("into"), created_at=7.0, updated_at=7.0)
@@ -242,7 +242,7 @@ async def test_a_fork_needs_a_session_a_message_of_it_and_a_new_name(store: Stor
 
 
 async def test_an_empty_session_can_be_forked(store: Store) -> None:
-    """J2: a fork of nothing is empty."""
+    """J2.d: a fork of nothing is empty."""
     await store.put_session(SessionRecord(id=SESSION, created_at=1.0, updated_at=1.0))
     into = SessionRecord(id=SessionId("into"), created_at=7.0, updated_at=7.0)
     assert await store.fork_session(SESSION, into, None)
@@ -250,7 +250,7 @@ async def test_an_empty_session_can_be_forked(store: Store) -> None:
 
 
 async def test_a_response_is_kept_from_its_creation_until_it_is_deleted(store: Store) -> None:
-    """P4: a run of the responses surface, and no other."""
+    """P4.a: a run of the responses surface, and no other."""
     record = run_record(surface="responses")
     await store.create_run(record)
     assert await store.use_response(record.id)
@@ -265,7 +265,7 @@ async def test_a_response_is_kept_from_its_creation_until_it_is_deleted(store: S
 
 
 async def test_the_least_recently_used_responses_are_evicted(store: Store) -> None:
-    """P11: reading refreshes; evicting drops the names that pointed there."""
+    """P11.a, P11.b, P11.c: reading refreshes; evicting drops the names that pointed there."""
     runs = [await whole_run(store, run_record(surface="responses", conversation=f"c{n}")) for n in range(6)]
     assert await store.use_response(runs[1].id)
     assert await store.use_response(runs[0].id)
@@ -282,7 +282,7 @@ async def test_the_least_recently_used_responses_are_evicted(store: Store) -> No
 
 
 async def test_a_conversation_stands_at_the_end_of_its_last_response(store: Store) -> None:
-    """P6: conversations continue, and are isolated."""
+    """P6.a, P6.b: conversations continue, and are isolated."""
     one = await whole_run(store, run_record(said="one", conversation="a", session="sa", surface="responses"), "1")
     await whole_run(store, run_record(said="zero", conversation="b", session="sb", surface="responses"), "0")
     conversation = await store.get_conversation("a")
@@ -297,7 +297,7 @@ async def test_a_conversation_stands_at_the_end_of_its_last_response(store: Stor
 
 
 async def test_a_deleted_response_drops_the_name_that_pointed_there(store: Store) -> None:
-    """P6: the name starts afresh; a name that has moved on stays."""
+    """P6.c, P11.c: the name starts afresh; a name that has moved on stays."""
     one = await whole_run(store, run_record(conversation="a", surface="responses"))
     two = await whole_run(store, run_record(conversation="a", surface="responses"))
     await store.delete_response(one.id)
@@ -307,7 +307,7 @@ async def test_a_deleted_response_drops_the_name_that_pointed_there(store: Store
 
 
 async def test_a_conversation_made_by_hand_is_kept_until_it_is_deleted(store: Store) -> None:
-    """P6: metadata change, eviction and deletion of its responses do not move it."""
+    """Metadata change, eviction and deletion of its responses do not move it."""
     await store.put_conversation(ConversationRecord(name="conv_1", created_at=1.0, metadata={"a": "b"}, kept=True))
     run = await whole_run(store, run_record(conversation="conv_1", surface="responses"))
     moved = ConversationRecord(name="conv_1", created_at=1.0, head=run.head, run=run.id, metadata={"a": "b"}, kept=True)
@@ -327,7 +327,7 @@ async def test_a_conversation_made_by_hand_is_kept_until_it_is_deleted(store: St
 
 
 async def test_messages_are_added_to_a_conversation_without_a_run(store: Store) -> None:
-    """P6: below its own newest message, and runs go on from there."""
+    """P6.a, P6.b: below its own newest message, and runs go on from there."""
     await store.put_conversation(ConversationRecord(name="conv_1", created_at=1.0, kept=True))
     added = await store.add_messages("conv_1", SESSION, [user_says("one"), assistant_says("1")])
     assert [stored.message for stored in added] == [user_says("one"), assistant_says("1")]
@@ -348,7 +348,7 @@ async def test_messages_are_added_to_a_conversation_without_a_run(store: Store) 
 
 
 async def test_ends_on_one_session_at_once_form_one_line(store: Store) -> None:
-    """R6: whatever order they are saved in, every answer is on the path once."""
+    """R6.a: whatever order they are saved in, every answer is on the path once."""
     records = [run_record(said=f"q{number}") for number in range(10)]
     for record in records:
         await store.create_run(record)
@@ -365,6 +365,6 @@ async def test_ends_on_one_session_at_once_form_one_line(store: Store) -> None:
 
 
 async def test_a_long_path_is_read_whole(store: Store) -> None:
-    """P5: thousands of messages are no trouble."""
+    """P5.a: thousands of messages are no trouble."""
     added = await store.add_messages("long", SESSION, [user_says(str(number)) for number in range(3000)])
     assert await store.path(added[-1].id) == added

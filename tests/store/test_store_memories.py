@@ -16,7 +16,7 @@ async def recalled(store: Store, query: str, scope: str = "me", limit: int = 10)
 
 
 async def test_memories_are_found_by_their_words_the_best_match_first(store: Store) -> None:
-    """C14: long-term memory."""
+    """Long-term memory."""
     for text in (
         "The user's cat is called Miso.",
         "The user lives in Lisbon.",
@@ -32,7 +32,7 @@ async def test_memories_are_found_by_their_words_the_best_match_first(store: Sto
 
 
 async def test_scopes_do_not_see_each_other(store: Store) -> None:
-    """C14: the session key scopes memory."""
+    """C14.a: the session key scopes memory."""
     await store.remember("me", "my secret is plum")
     await store.remember("you", "your secret is pear")
     assert await recalled(store, "secret") == ["my secret is plum"]
@@ -42,13 +42,13 @@ async def test_scopes_do_not_see_each_other(store: Store) -> None:
 
 
 async def test_an_empty_query_gives_the_newest(store: Store) -> None:
-    """C14: what was last remembered."""
+    """What was last remembered."""
     kept = [await store.remember("me", f"fact {number}") for number in range(5)]
     assert await store.recall("me", "  ", 3) == kept[:1:-1]
 
 
 async def test_scripts_without_spaces_are_searched_too(store: Store) -> None:
-    """C14: Chinese, Japanese, Korean, Thai."""
+    """Chinese, Japanese, Korean, Thai."""
     texts = ["用户的猫叫米索", "東京に住んでいます", "사용자는 서울에 산다", "ผู้ใช้อยู่ที่กรุงเทพ", "I like 寿司 a lot"]
     for text in texts:
         await store.remember("me", text)
@@ -65,20 +65,20 @@ async def test_scripts_without_spaces_are_searched_too(store: Store) -> None:
     "query", ["C++", "🎉", '"', "50%", "AND", "NEAR(a b)", "a:b*", "^x", "(", "-", "'; DROP TABLE memories"]
 )
 async def test_signs_in_a_query_are_signs(store: Store, query: str) -> None:
-    """C14: nothing a person writes is query syntax, and it is found where it stands."""
+    """Nothing a person writes is query syntax, and it is found where it stands."""
     await store.remember("me", f"before {query} after")
     await store.remember("me", "nothing of the kind")
     assert (await recalled(store, query))[0] == f"before {query} after"
 
 
 async def test_a_piece_of_a_word_is_found_when_no_word_matches(store: Store) -> None:
-    """C14: breakfast has `fast` in it."""
+    """Breakfast has `fast` in it."""
     await store.remember("me", "Breakfast at eight")
     assert await recalled(store, "FAST") == ["Breakfast at eight"]
 
 
 async def test_half_a_character_does_not_break_it(store: Store) -> None:
-    """C14: text that is not valid Unicode is kept as well as it can be."""
+    """Text that is not valid Unicode is kept as well as it can be."""
     memory = await store.remember("me", "odd \ud83d text")
     assert memory.text == "odd ? text"
     assert await recalled(store, "odd \udc00") == ["odd ? text"]
@@ -86,7 +86,7 @@ async def test_half_a_character_does_not_break_it(store: Store) -> None:
 
 @pytest.mark.parametrize("kind", ["memory", "sqlite"])
 async def test_whatever_is_remembered_is_found_by_its_own_words(kind: str, tmp_path: Path) -> None:
-    """C14: for any text."""
+    """For any text."""
     store: Store = MemoryStore() if kind == "memory" else await SqliteStore.open(tmp_path / "holdfast.db")
     examples: list[str] = []
 

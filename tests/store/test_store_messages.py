@@ -6,7 +6,7 @@ from holdfast.store.port import Store
 
 
 async def test_a_message_is_changed_in_its_place_and_nothing_else_is(store: Store) -> None:
-    """P6: an item that is taken out of a conversation leaves the others, their ids and their order alone."""
+    """An item that is taken out of a conversation leaves the others, their ids and their order alone."""
     added = await store.add_messages("talk", SessionId("s"), [user_says("a"), user_says("b"), user_says("c")])
     assert await store.put_message(added[1].id, user_says("B"))
     path = await store.path(added[2].id)

@@ -43,7 +43,7 @@ from tests.store.store_world import (
 
 
 async def test_a_run_is_found_as_it_was_created(store: Store) -> None:
-    """R1: the record, apart from its log."""
+    """J1.b: the record, apart from its log."""
     record = run_record(parent=None, conversation="holiday", surface="responses")
     assert await store.create_run(record) is None
     assert await store.get_run(record.id) == record
@@ -52,7 +52,7 @@ async def test_a_run_is_found_as_it_was_created(store: Store) -> None:
 
 
 async def test_a_run_id_is_given_once(store: Store) -> None:
-    """R1: a second run of the same id is refused, and the first is left alone."""
+    """A second run of the same id is refused, and the first is left alone."""
     record = run_record()
     await store.create_run(record)
     with pytest.raises(LogConflictError):
@@ -61,7 +61,7 @@ async def test_a_run_id_is_given_once(store: Store) -> None:
 
 
 async def test_events_come_back_as_they_were_appended(store: Store) -> None:
-    """R1: every kind of event, in order, numbered from 0."""
+    """R1.a: every kind of event, in order, numbered from 0."""
     record = run_record()
     await store.create_run(record)
     call = CallId("call_1")
@@ -88,7 +88,7 @@ async def test_events_come_back_as_they_were_appended(store: Store) -> None:
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 5, 100])
 async def test_a_log_is_read_after_any_number_in_pages_of_any_size(store: Store, limit: int) -> None:
-    """R7: exactly the events that follow, nothing twice, nothing missing."""
+    """R7.a: exactly the events that follow, nothing twice, nothing missing."""
     record = run_record()
     await store.create_run(record)
     words = [str(number) for number in range(23)]
@@ -107,7 +107,7 @@ async def test_a_log_is_read_after_any_number_in_pages_of_any_size(store: Store,
 
 
 async def test_a_batch_that_its_writer_changes_later_stays_as_it_was(store: Store) -> None:
-    """R1: the log is append-only."""
+    """R1.a: the log is append-only."""
     record = run_record()
     await store.create_run(record)
     events: list[Event] = [TextAdded(text="one")]
@@ -119,7 +119,7 @@ async def test_a_batch_that_its_writer_changes_later_stays_as_it_was(store: Stor
 
 
 async def test_appends_are_committed_in_the_order_they_were_handed_over(store: Store) -> None:
-    """R1: many runs at once, none of them waiting; callbacks come in order, and never inside append."""
+    """R1.a: many runs at once, none of them waiting; callbacks come in order, and never inside append."""
     records = [run_record(session=f"s{number}") for number in range(8)]
     await asyncio.gather(*(store.create_run(record) for record in records))
     told: list[tuple[RunId, int]] = []
@@ -146,7 +146,7 @@ async def test_appends_are_committed_in_the_order_they_were_handed_over(store: S
 
 
 async def test_an_end_is_told_after_the_appends_before_it(store: Store) -> None:
-    """R6: saved first, then told, in the order it was handed over."""
+    """Saved first, then told, in the order it was handed over."""
     record = run_record()
     await store.create_run(record)
     told: list[str] = []
@@ -158,7 +158,7 @@ async def test_an_end_is_told_after_the_appends_before_it(store: Store) -> None:
 
 
 async def test_a_batch_that_does_not_continue_the_log_is_refused_and_harms_no_other(store: Store) -> None:
-    """R1: no event is written twice, and none follows a gap."""
+    """R1.a: no event is written twice, and none follows a gap."""
     good, bad, gap = run_record(), run_record(), run_record()
     for record in (good, bad, gap):
         await store.create_run(record)
@@ -185,7 +185,7 @@ async def test_a_batch_that_does_not_continue_the_log_is_refused_and_harms_no_ot
 
 
 async def test_an_empty_batch_is_committed_and_changes_nothing(store: Store) -> None:
-    """R1: nothing appended, nothing numbered."""
+    """R1.a: nothing appended, nothing numbered."""
     record = run_record()
     await store.create_run(record)
     await append(store, record.id, Batch(EventNumber(0), 1.0, ()))
@@ -203,7 +203,7 @@ async def test_an_empty_batch_is_committed_and_changes_nothing(store: Store) -> 
     ],
 )
 async def test_a_run_that_ended_says_how(store: Store, outcome: Outcome) -> None:
-    """R6: outcome, usage, length, answer and place, saved with the last events."""
+    """R6.a: outcome, usage, length, answer and place, saved with the last events."""
     record = run_record()
     await store.create_run(record)
     await append(store, record.id, started(record))
@@ -227,7 +227,7 @@ async def test_a_run_that_ended_says_how(store: Store, outcome: Outcome) -> None
 
 
 async def test_a_run_is_ended_exactly_once_whoever_tries_at_the_same_moment(store: Store) -> None:
-    """R6: ten ends at once: one is saved, nine are refused, the messages are there once."""
+    """R6.a: ten ends at once: one is saved, nine are refused, the messages are there once."""
     record = run_record()
     await store.create_run(record)
     await append(store, record.id, started(record))
@@ -247,7 +247,7 @@ async def test_a_run_is_ended_exactly_once_whoever_tries_at_the_same_moment(stor
 
 
 async def test_an_end_that_does_not_continue_the_log_saves_nothing(store: Store) -> None:
-    """R6: all or nothing."""
+    """R6.a: all or nothing."""
     record = run_record()
     await store.create_run(record)
     await append(store, record.id, texts(0, "a", "b"))
@@ -263,7 +263,7 @@ async def test_an_end_that_does_not_continue_the_log_saves_nothing(store: Store)
 
 
 async def test_messages_keep_the_time_at_which_they_were_said(store: Store) -> None:
-    """J2: the question when it was asked, the answer when it was there."""
+    """J2.c: the question when it was asked, the answer when it was there."""
     kept = await whole_run(store, run_record(created_at=100.0), ended_at=160.0)
     assert kept.head is not None
     path = await store.path(kept.head)
@@ -271,7 +271,7 @@ async def test_messages_keep_the_time_at_which_they_were_said(store: Store) -> N
 
 
 async def test_an_ephemeral_run_leaves_no_trace_but_its_log_until_it_is_deleted(store: Store) -> None:
-    """P4: nothing is kept, no session and no conversation moves."""
+    """P4.b: nothing is kept, no session and no conversation moves."""
     record = run_record(ephemeral=True, surface="responses", conversation="holiday")
     kept = await whole_run(store, record)
     assert kept.head is None and kept.outcome == Completed()
@@ -286,7 +286,7 @@ async def test_an_ephemeral_run_leaves_no_trace_but_its_log_until_it_is_deleted(
 
 
 async def test_a_key_is_reserved_by_exactly_one_of_many_requests(store: Store) -> None:
-    """C15: twenty at once with one key: one run, and nineteen are told whose it is."""
+    """C15.a: twenty at once with one key: one run, and nineteen are told whose it is."""
     records = [run_record() for _ in range(20)]
     key = IdempotencyKey(key="k", fingerprint="f")
     results = await asyncio.gather(*(store.create_run(record, key) for record in records))
@@ -303,7 +303,7 @@ async def test_a_key_is_reserved_by_exactly_one_of_many_requests(store: Store) -
 
 
 async def test_a_key_is_free_again_when_its_run_is_gone(store: Store) -> None:
-    """C15: a key means a run that can be replayed."""
+    """A key means a run that can be replayed."""
     first, second = run_record(), run_record()
     key = IdempotencyKey(key="k", fingerprint="f")
     await store.create_run(first, key)
@@ -314,7 +314,7 @@ async def test_a_key_is_free_again_when_its_run_is_gone(store: Store) -> None:
 
 
 async def test_runs_are_listed_newest_first_page_by_page(store: Store) -> None:
-    """J1: each run once, also when the last run of a page is deleted in between."""
+    """J1.b: each run once, also when the last run of a page is deleted in between."""
     records = [run_record() for _ in range(7)]
     for record in records:
         await store.create_run(record)
@@ -330,7 +330,7 @@ async def test_runs_are_listed_newest_first_page_by_page(store: Store) -> None:
 
 
 async def test_runs_are_listed_by_session_outcome_and_model(store: Store) -> None:
-    """J1: filters, alone and together."""
+    """J1.b: filters, alone and together."""
     done = await whole_run(store, run_record(session="s1", model="p/a"))
     going = run_record(session="s1", model="p/b")
     other = run_record(session="s2", model="p/b")
@@ -354,7 +354,7 @@ async def test_runs_are_listed_by_session_outcome_and_model(store: Store) -> Non
 
 
 async def test_a_deleted_run_is_gone_with_its_log_and_its_messages_stay(store: Store) -> None:
-    """R14: a log may go, the conversation does not."""
+    """A log may go, the conversation does not."""
     kept = await whole_run(store, run_record(surface="responses", conversation="holiday"))
     await store.delete_run(kept.id)
     assert await store.get_run(kept.id) is None
@@ -366,7 +366,7 @@ async def test_a_deleted_run_is_gone_with_its_log_and_its_messages_stay(store: S
 
 
 async def test_retention_forgets_old_ended_runs_and_nothing_else(store: Store) -> None:
-    """R14: runs that ended before then go, with log, key, response and conversation name."""
+    """R14.a: runs that ended before then go, with log, key, response and conversation name."""
     old = [await whole_run(store, run_record(surface="responses", conversation=f"c{n}"), ended_at=n) for n in range(60)]
     key = IdempotencyKey(key="old", fingerprint="f")
     keyed = run_record()
@@ -389,7 +389,7 @@ async def test_retention_forgets_old_ended_runs_and_nothing_else(store: Store) -
 
 
 async def test_a_compacted_log_is_the_same_log(store: Store) -> None:
-    """R14: no event, number or time is lost; a second time there is nothing to do."""
+    """R14.b: no event, number or time is lost; a second time there is nothing to do."""
     records = [run_record(session=f"s{number}") for number in range(3)]
     before: list[list[Batch]] = []
     for number, record in enumerate(records):
@@ -422,7 +422,7 @@ def _plain(batches: list[Batch]) -> list[tuple[int, float, list[Event]]]:
 
 
 async def test_a_closed_store_says_so(store: Store) -> None:
-    """R6: nothing is taken that is not saved."""
+    """Nothing is taken that is not saved."""
     record = run_record()
     await store.create_run(record)
     handed = asyncio.gather(*(append(store, record.id, texts(number, "x")) for number in range(50)))
@@ -441,7 +441,7 @@ async def test_a_closed_store_says_so(store: Store) -> None:
 
 
 async def test_one_callback_that_fails_does_not_keep_the_others_from_hearing(store: Store) -> None:
-    """R6: each waiter of a commit is told."""
+    """Each waiter of a commit is told."""
     record = run_record()
     await store.create_run(record)
     reported: list[str] = []
@@ -457,7 +457,7 @@ async def test_one_callback_that_fails_does_not_keep_the_others_from_hearing(sto
 
 
 async def test_a_check_reads_and_writes_and_gives_figures(store: Store) -> None:
-    """S1: figures for health."""
+    """Figures for health."""
     await whole_run(store, run_record())
     figures = await store.check()
     assert figures["kind"] in ("memory", "sqlite")

@@ -45,14 +45,14 @@ def complaint(place: Path, text: str | None = None, **others: Mapping[str, str])
 
 class TestPrecedence:
     def test_without_anything_the_defaults_stand(self, place: Path) -> None:
-        """S8: 127.0.0.1:8642."""
+        """S8.a: 127.0.0.1:8642."""
         loaded = load(place)
         assert loaded.settings == Settings()
         assert (loaded.settings.server.host, loaded.settings.server.port) == ("127.0.0.1", 8642)
         assert loaded == Loaded(settings=Settings(), path=None, warnings=(), sources={})
 
     def test_flags_win_over_variables_and_these_over_the_file(self, place: Path) -> None:
-        """S8: flags, then HOLDFAST_* variables, then holdfast.toml, then defaults."""
+        """S8.b: flags, then HOLDFAST_* variables, then holdfast.toml, then defaults."""
         loaded = load(
             place,
             'model = "openai/file"\n[server]\nhost = "10.0.0.1"\nport = 1\n[agent]\nmax_turns = 7\n',
@@ -121,7 +121,7 @@ class TestPrecedence:
 class TestWrongValues:
     @pytest.mark.parametrize("port", ["abc", "70000", "-1", "8.5"])
     def test_a_bad_port_in_the_environment_is_passed_over_with_a_warning(self, place: Path, port: str) -> None:
-        """S8: the next source stands."""
+        """S8.d: the next source stands."""
         loaded = load(place, "[server]\nport = 99\n", environment={"HOLDFAST_PORT": port})
         assert loaded.settings.server.port == 99
         assert loaded.warnings == (
@@ -130,7 +130,7 @@ class TestWrongValues:
         assert load(place.parent, environment={"HOLDFAST_PORT": port}).settings.server.port == 8642
 
     def test_any_other_bad_variable_is_an_error_that_names_it_and_what_is_allowed(self, place: Path) -> None:
-        """S8: a bad value is reported by name."""
+        """S8.c: a bad value is reported by name."""
         said = complaint(place, environment={"HOLDFAST_DIALECT": "x", "HOLDFAST_STREAM_RETRIES": "many"})
         assert said.splitlines() == [
             'HOLDFAST_DIALECT is "x"; it must be one of "hermes", "holdfast", "nanobot" (it sets server.dialect).',
@@ -138,7 +138,7 @@ class TestWrongValues:
         ]
 
     def test_a_bad_flag_is_named(self, place: Path) -> None:
-        """S8: a bad value is reported by name."""
+        """S8.c: a bad value is reported by name."""
         with pytest.raises(ConfigError, match=r"^--port is 70000; it must be a whole number from 0 to 65535\.$"):
             load(place, flags={"server.port": 70000})
 
@@ -177,7 +177,7 @@ class TestWrongValues:
     def test_a_wrong_value_in_the_file_names_the_key_the_line_and_what_is_allowed(
         self, place: Path, text: str, said: str
     ) -> None:
-        """S8: a bad value is reported by name."""
+        """S8.c: a bad value is reported by name."""
         assert complaint(place, text) == f"{place / 'holdfast.toml'}, {said}"
 
     @pytest.mark.parametrize(
@@ -194,7 +194,7 @@ class TestWrongValues:
         ],
     )
     def test_an_unknown_key_is_named_with_its_line_and_the_likely_one(self, place: Path, text: str, said: str) -> None:
-        """S8: a bad value is reported by name."""
+        """S8.c: a bad value is reported by name."""
         assert complaint(place, text) == f"{place / 'holdfast.toml'}, {said}"
 
     def test_all_mistakes_are_told_at_once(self, place: Path) -> None:
@@ -211,7 +211,7 @@ class TestWrongValues:
         ],
     )
     def test_what_is_not_toml_is_told_with_line_and_column(self, place: Path, text: str, where: str) -> None:
-        """S8: a bad value is reported by name."""
+        """The file is named, and the place in it."""
         said = complaint(place, text)
         assert said.startswith(f"{place / 'holdfast.toml'}, {where}: this is not valid TOML: ")
         assert "(at " not in said
@@ -352,11 +352,11 @@ class TestMeaning:
         ],
     )
     def test_what_cannot_work_is_told_with_its_line(self, place: Path, text: str, said: str) -> None:
-        """S8: a bad value is reported by name."""
+        """S8.c: a bad value is reported by name."""
         assert complaint(place, text).startswith(f"{place / 'holdfast.toml'}, {said}")
 
     def test_a_wrong_provider_in_a_variable_names_the_variable(self, place: Path) -> None:
-        """S8: a bad value is reported by name."""
+        """S8.c: a bad value is reported by name."""
         assert complaint(place, environment={"HOLDFAST_MODEL": "acme/x"}).startswith("HOLDFAST_MODEL: model: there is")
 
     def test_what_can_work_is_taken(self, place: Path) -> None:
@@ -411,7 +411,7 @@ class TestPlaces:
         ],
     )
     def test_any_other_store_is_a_mistake_that_is_named(self, url: str) -> None:
-        """S8: a bad value is reported by name."""
+        """S8.c: a bad value is reported by name."""
         with pytest.raises(ConfigError, match=r"store\.url must be"):
             database_path(msgspec.structs.replace(Settings().store, url=url), Path("/data"))
 

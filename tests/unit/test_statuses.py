@@ -12,12 +12,12 @@ WIRE = Path(__file__).parents[2] / "ui" / "src" / "lib" / "wire.ts"
 
 
 def test_every_state_has_a_colour_in_the_terminal() -> None:
-    """T2: also one that is new."""
+    """Also one that is new."""
     assert set(STYLES) == set(get_args(RunStatus))
 
 
 def test_the_page_knows_the_same_states() -> None:
-    """T5: its own list, in its own language, is the server's."""
+    """Its own list, in its own language, is the server's."""
     text = WIRE.read_text(encoding="utf-8")
     live = re.search(r"LIVE_STATUSES = \[(.*?)\]", text)
     ended = re.search(r"type OutcomeName = (.*?);", text)
@@ -28,5 +28,5 @@ def test_the_page_knows_the_same_states() -> None:
 
 
 def test_a_run_that_goes_on_is_called_by_one_of_them() -> None:
-    """J1: whatever it is doing."""
+    """Whatever it is doing."""
     assert set(STATUS.values()) == set(get_args(LiveStatus))

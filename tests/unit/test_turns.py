@@ -58,13 +58,13 @@ MESSAGE = AssistantMessage(
 
 
 def test_everything_stands_in_the_message_in_the_order_in_which_it_began() -> None:
-    """U2, U3, U4, U6: words, thoughts, calls and what the provider wants back."""
+    """U2.a, U2.b, U3, U4.a, U4.b, U6.a, U6.b: words, thoughts, calls and what the provider wants back."""
     assert fold(*EVENTS).message() == MESSAGE
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 8])
 def test_how_the_events_come_in_batches_makes_no_difference(size: int) -> None:
-    """U1: one at a time, or many together."""
+    """U1.a: one at a time, or many together."""
     turn = TurnFold()
     for start in range(0, len(EVENTS), size):
         turn.extend(EVENTS[start : start + size])
@@ -75,7 +75,7 @@ def test_how_the_events_come_in_batches_makes_no_difference(size: int) -> None:
 
 
 def test_reasoning_of_two_kinds_is_two_parts() -> None:
-    """U6: a summary is not the thought itself."""
+    """U6.b: a summary is not the thought itself."""
     turn = fold(ReasoningAdded(text="a"), ReasoningAdded(text="b", summary=True), ReasoningAdded(text="c"))
     assert turn.message().parts == (Reasoning(text="a"), Reasoning(text="b", summary=True), Reasoning(text="c"))
 
@@ -108,7 +108,7 @@ def test_what_is_said_of_a_call_twice_is_joined() -> None:
 
 
 def test_a_call_is_open_until_the_provider_has_ended_the_turn() -> None:
-    """U13: whole-looking arguments do not make it one that may be carried out."""
+    """U13.a: whole-looking arguments do not make it one that may be carried out."""
     turn = fold(TextAdded(text="I write."), began(), ArgumentsAdded(index=0, text='{"a": "ü"}'))
     assert turn.answered is None
     assert [(call.name, call.bytes_received) for call in turn.open_calls] == [("write_file", 11)]
@@ -119,12 +119,12 @@ def test_a_call_is_open_until_the_provider_has_ended_the_turn() -> None:
 
 
 def test_a_call_without_arguments_stands_in_the_message() -> None:
-    """U2: it began; that it has no arguments is the provider's business."""
+    """U2.a: it began; that it has no arguments is the provider's business."""
     assert fold(began()).message().tool_calls == (ToolCall(id=CallId("call_0"), name="write_file", arguments=""),)
 
 
 def test_text_is_text_and_nothing_else_is() -> None:
-    """U5: thoughts and calls are no text."""
+    """Thoughts and calls are no text."""
     turn = fold(ReasoningAdded(text="Hm."), began())
     assert not turn.has_text
     turn.add(TextAdded(text="Hi"))
@@ -132,6 +132,6 @@ def test_text_is_text_and_nothing_else_is() -> None:
 
 
 def test_what_is_no_part_of_a_message_is_passed_over() -> None:
-    """U1: a retry leaves no trace in it."""
+    """U1.a: a retry leaves no trace in it."""
     retried = UpstreamRetried(model="m", attempt=1, error="lost", wait_seconds=0.0)
     assert fold(TextAdded(text="a"), retried, TextAdded(text="b")).message().parts == (Text(text="ab"),)

@@ -44,7 +44,7 @@ def test_files_have_their_types_and_only_those_with_a_hash_in_their_name_are_kep
 
 
 def test_a_file_is_sent_compressed_to_whoever_takes_it_so_and_not_at_all_to_whoever_has_it(static: Path) -> None:
-    """T3: small and quick."""
+    """Small and quick."""
     client = client_for(static)
     packed = client.get("/assets/index-abc.js", headers={"Accept-Encoding": "gzip"})
     plain = client.get("/assets/index-abc.js", headers={"Accept-Encoding": "identity"})
@@ -56,14 +56,14 @@ def test_a_file_is_sent_compressed_to_whoever_takes_it_so_and_not_at_all_to_whoe
 
 
 def test_nothing_but_the_page_is_served(static: Path) -> None:
-    """S6: neither files of other kinds nor paths that lead out."""
+    """Neither files of other kinds nor paths that lead out."""
     client = client_for(static)
     for path in ("/secret.env", "/assets/index-abc.js.gz", "/assets/../../routes.py", "/assets/%2e%2e/secret.env"):
         assert client.get(path).status_code == 404
 
 
 def test_without_a_built_page_it_is_said_how_to_build_it(tmp_path: Path) -> None:
-    """T3: a plain page, and the server works."""
+    """A plain page, and the server works."""
     assert not is_page_built(tmp_path)
     answer = client_for(tmp_path).get("/")
     assert answer.status_code == 404
@@ -97,7 +97,7 @@ def run_script(checkout: Path, *arguments: str) -> subprocess.CompletedProcess[s
 
 
 def test_without_node_and_network_the_script_says_what_is_missing(checkout: Path) -> None:
-    """T3: by name, with what to do, and no stack trace."""
+    """By name, with what to do, and no stack trace."""
     done = run_script(checkout)
     assert done.returncode == 1
     assert "needs Node 20.19 or later" in done.stderr
@@ -106,7 +106,7 @@ def test_without_node_and_network_the_script_says_what_is_missing(checkout: Path
 
 
 def test_a_page_that_is_current_is_not_built_again(checkout: Path) -> None:
-    """T3: the stamp is a hash of the sources; a changed source is noticed."""
+    """The stamp is a hash of the sources; a changed source is noticed."""
     assert run_script(checkout, "--check").returncode == 1
     digest = subprocess.run(
         [sys.executable, "-c", "import build_page; print(build_page.source_digest(), end='')"],

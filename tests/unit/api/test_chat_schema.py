@@ -32,7 +32,7 @@ messages = st.lists(keyed | anything | st.just({"role": "user", "content": "Hi"}
 @settings(max_examples=300, deadline=None)
 @given(st.dictionaries(st.sampled_from(FIELDS), anything | keyed | st.lists(keyed, max_size=3), max_size=6), messages)
 def test_a_request_is_understood_or_refused(body: dict[str, Any], said: list[Any]) -> None:
-    """S7: no input makes a 500."""
+    """S7.c: no input makes a 500."""
     try:
         parse_chat_request({**body, "messages": said})
     except RequestError as error:
@@ -43,7 +43,7 @@ def test_a_request_is_understood_or_refused(body: dict[str, Any], said: list[Any
 @settings(max_examples=200, deadline=None)
 @given(st.binary(max_size=60) | st.text(max_size=60).map(lambda text: text.encode("utf-8", "surrogatepass")))
 def test_bytes_are_an_object_or_refused(raw: bytes) -> None:
-    """S7: no input makes a 500."""
+    """S7.c: no input makes a 500."""
     try:
         assert isinstance(parse_object(raw), dict)
     except RequestError as error:

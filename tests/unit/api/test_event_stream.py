@@ -83,7 +83,7 @@ async def test_a_whole_log_is_sent_and_the_place_given_up() -> None:
 
 
 async def test_a_log_that_cannot_be_read_on_ends_its_stream_with_an_error_and_its_tools() -> None:
-    """C5: never a bare end; C8: each running has its end."""
+    """C5.a, C8.b: never a bare end; each running has its end."""
     reader = Reader()
     await stream(reader.subscription(SOME, StoreUnavailableError("the disk is gone")))({}, reader.receive, reader.send)
     body = reader.body.decode()
@@ -96,7 +96,7 @@ async def test_a_log_that_cannot_be_read_on_ends_its_stream_with_an_error_and_it
 
 
 async def test_a_client_that_leaves_gives_up_its_place_at_once_wherever_the_stream_waits() -> None:
-    """R3: while nothing moves."""
+    """R3.a: while nothing moves."""
     reader = Reader()
     never = asyncio.Event()
     async with asyncio.timeout(5), asyncio.TaskGroup() as tasks:
@@ -111,7 +111,7 @@ async def test_a_client_that_leaves_gives_up_its_place_at_once_wherever_the_stre
 
 
 async def test_a_client_that_does_not_read_is_noticed_when_it_leaves() -> None:
-    """R3: while the stream waits for its buffer to drain."""
+    """R3.a: while the stream waits for its buffer to drain."""
     reader = Reader()
 
     async def stuck(message: Any) -> None:
@@ -128,7 +128,7 @@ async def test_a_client_that_does_not_read_is_noticed_when_it_leaves() -> None:
 
 
 async def test_a_server_that_raises_for_a_lost_connection_is_understood() -> None:
-    """R3: ASGI lets `send` raise OSError once the client has gone."""
+    """R3.a: ASGI lets `send` raise OSError once the client has gone."""
     reader = Reader()
 
     async def lost(message: Any) -> None:
@@ -146,7 +146,7 @@ async def test_a_plain_answer_is_folded_to_its_end() -> None:
 
 
 async def test_nobody_waits_for_a_plain_answer_whose_client_has_left() -> None:
-    """R3: requests that do not stream behave the same."""
+    """R3.c: requests that do not stream behave the same."""
     reader = Reader()
     never = asyncio.Event()
     async with asyncio.timeout(5), asyncio.TaskGroup() as tasks:

@@ -169,7 +169,7 @@ class Witness:
 
 
 async def test_what_is_durable_is_sent_in_the_same_step() -> None:
-    """R1: saved first, then told, and at once; no task waits for it."""
+    """R7.a: saved first, then told, and at once; no task waits for it."""
     tasks = asyncio.all_tasks()
     async with live_log(wire := Borrowed()) as log:
         assert asyncio.all_tasks() == tasks
@@ -185,7 +185,7 @@ async def test_what_is_durable_is_sent_in_the_same_step() -> None:
 
 
 async def test_what_was_said_before_the_stream_began_is_sent_first() -> None:
-    """R7: from memory, without waiting."""
+    """R7.a: from memory, without waiting."""
     async with unread_log(wire := Borrowed()) as log:
         await log.say("one")
         await log.say("two")
@@ -197,7 +197,7 @@ async def test_what_was_said_before_the_stream_began_is_sent_first() -> None:
 
 
 async def test_a_whole_log_is_sent_from_memory_and_from_the_store() -> None:
-    """R7: also when the run is over before anybody reads it."""
+    """R7.a: also when the run is over before anybody reads it."""
     words = [str(number) for number in range(3 * TAIL_EVENTS)]
     async with unread_log(wire := Borrowed()) as log:
         for start in range(0, len(words), 64):
@@ -210,7 +210,7 @@ async def test_a_whole_log_is_sent_from_memory_and_from_the_store() -> None:
 
 
 async def test_a_client_that_falls_behind_gets_all_of_it_later_and_once() -> None:
-    """R7: a slow reader holds nothing up, and misses nothing."""
+    """R7.a, R7.b: a slow reader holds nothing up, and misses nothing."""
     async with live_log(wire := Borrowed()) as log:
         expected: list[str] = []
         for round_ in range(4):
@@ -235,7 +235,7 @@ async def test_a_client_that_falls_behind_gets_all_of_it_later_and_once() -> Non
 
 
 async def test_a_silent_stream_shows_that_the_connection_lives() -> None:
-    """C7: also between what is told."""
+    """C7.a: also between what is told."""
     async with live_log(wire := Borrowed(), keepalive_seconds=0.05) as log:
         await log.say("one")
         await asyncio.sleep(0.18)
@@ -252,7 +252,7 @@ async def test_a_silent_stream_shows_that_the_connection_lives() -> None:
 
 @pytest.mark.parametrize("is_stuck", [False, True])
 async def test_a_client_can_leave(is_stuck: bool) -> None:
-    """R3: at once, whether or not something waits to be taken by it."""
+    """R3.a: at once, whether or not something waits to be taken by it."""
     async with live_log(wire := Borrowed()) as log:
         await log.say("one")
         if is_stuck:
@@ -266,7 +266,7 @@ async def test_a_client_can_leave(is_stuck: bool) -> None:
 
 
 async def test_a_client_that_has_left_before_its_stream_began_is_not_written_to() -> None:
-    """R3: it left while its run was being created."""
+    """R3.a: it left while its run was being created."""
     wire = Borrowed()
     wire.is_there = False
     async with live_log(wire) as log:
@@ -276,7 +276,7 @@ async def test_a_client_that_has_left_before_its_stream_began_is_not_written_to(
 
 
 async def test_one_that_leaves_while_the_others_are_told_is_told_no_more() -> None:
-    """R3: two streams of one run, and the first one's end takes the second along."""
+    """Two streams of one run, and the first one's end takes the second along."""
     async with live_log(first := Borrowed()) as log:
         second = Borrowed()
         encoder = ChatEncoder(RUN, model="m", created=1, fingerprint="fp", dialect=DIALECTS["holdfast"])
@@ -307,7 +307,7 @@ class BrokenLog(MemoryStore):
 
 
 async def test_a_log_that_cannot_be_read_on_ends_its_stream_with_an_error() -> None:
-    """C5: never a bare end."""
+    """C5.a: never a bare end."""
     wire = Borrowed()
     log = LiveLog(BrokenLog(), wire, 5)
     log.recorder.tail.first = EventNumber(5)
@@ -325,7 +325,7 @@ async def test_a_log_that_cannot_be_read_on_ends_its_stream_with_an_error() -> N
 async def test_a_stream_that_cannot_even_say_that_it_failed_is_broken_off_and_the_others_are_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """R7, C5: whatever is wrong with one of them."""
+    """R2.b: whatever is wrong with one of them."""
     async with live_log(wire := Borrowed()) as log:
         log.recorder.followers.append(witness := Witness(wire))
 
@@ -345,7 +345,7 @@ async def test_a_stream_that_cannot_even_say_that_it_failed_is_broken_off_and_th
 async def test_a_stream_that_fails_inside_is_broken_off_alone(
     is_behind: bool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """S6: not ended as if it were whole; the run, and who else reads it, notice nothing."""
+    """R2.b: not ended as if it were whole; the run, and who else reads it, notice nothing."""
     async with live_log(wire := Borrowed()) as log:
         await log.say("one")
         if is_behind:

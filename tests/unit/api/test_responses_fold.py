@@ -158,7 +158,7 @@ def fold(events: list[Event], **changes: Any) -> dict[str, Any]:
 
 
 def test_everything_that_can_happen_makes_a_sound_stream() -> None:
-    """P3: every kind of event, in one log."""
+    """P2.a, P2.b, P3.a, P3.b: every kind of event, in one log."""
     events = play(batches_of(LOG, [], [0.0]))
     check_events(events)
     response = events[-1]["response"]
@@ -186,7 +186,7 @@ def test_everything_that_can_happen_makes_a_sound_stream() -> None:
     after=st.integers(-1, 60),
 )
 def test_the_events_are_the_same_however_the_log_is_cut(cuts: list[int], gaps: list[float], after: int) -> None:
-    """P9: event N is event N; what follows a number is the rest of the stream."""
+    """P3.b, P9.b: event N is event N; what follows a number is the rest of the stream."""
     whole = play(batches_of(LOG, cuts, gaps))
     beatless = [event for n, event in enumerate(whole) if n < 2 or event["type"] != "response.in_progress"]
     told = without_numbers(play(batches_of(LOG, [], [0.0])))
@@ -199,7 +199,7 @@ def test_the_events_are_the_same_however_the_log_is_cut(cuts: list[int], gaps: l
 @settings(max_examples=60, deadline=None)
 @given(gaps=st.lists(st.floats(0, 60), min_size=1, max_size=8), polls=st.lists(st.floats(0, 1), max_size=20))
 def test_a_reader_in_silence_gets_the_numbers_that_a_replay_has(gaps: list[float], polls: list[float]) -> None:
-    """P3, P9: whenever the live stream shows a sign of life, the events after it keep their numbers."""
+    """P9.b: whenever the live stream shows a sign of life, the events after it keep their numbers."""
     batches = batches_of(LOG, [5, 9, 20, 23], gaps)
     now = 1000.0
     encoder = ResponseEncoder(make_envelope(), lambda: now, sse=False)
@@ -216,7 +216,7 @@ def test_a_reader_in_silence_gets_the_numbers_that_a_replay_has(gaps: list[float
 
 
 def test_text_deltas_are_written_as_any_other_event() -> None:
-    """P3: the templated form is the same JSON, as SSE and as a message."""
+    """P3.a, P3.b: the templated form is the same JSON, as SSE and as a message."""
     batch = Batch(EventNumber(0), 1000.0, [BEGAN, TextAdded(text='a\n\u2028"é')])
     plain, sse = (ResponseEncoder(make_envelope(), lambda: 0.0, sse=sse) for sse in (False, True))
     frame = plain.encode([batch]).splitlines()[-1]
@@ -233,7 +233,7 @@ def test_text_deltas_are_written_as_any_other_event() -> None:
 
 
 def test_silence_before_a_beat_is_due_is_a_comment_with_one_newline() -> None:
-    """P3, C7."""
+    """P3.d, C7.a."""
     now = 1001.0
     encoder = ResponseEncoder(make_envelope(), lambda: now)
     encoder.begin()
@@ -244,7 +244,7 @@ def test_silence_before_a_beat_is_due_is_a_comment_with_one_newline() -> None:
 
 
 def test_calls_that_were_dropped_are_incomplete_whatever_dropped_them() -> None:
-    """U13, P3: a stream that died, an output limit, a run that was stopped."""
+    """U13.a, P3.a: a stream that died, an output limit, a run that was stopped."""
     began: list[Event] = [BEGAN, ToolCallBegan(index=0, call_id=CALL, name="f"), ArgumentsAdded(index=0, text='{"a')]
     dropped: list[Event] = [
         ToolCallDropped(call_id=CALL, name="f", bytes_received=3),
@@ -262,14 +262,14 @@ def test_calls_that_were_dropped_are_incomplete_whatever_dropped_them() -> None:
 
 
 def test_a_tool_that_was_running_has_an_incomplete_result() -> None:
-    """R8, P2: nobody knows whether it was carried out."""
+    """R1.b: nobody knows whether it was carried out."""
     unknown = ToolFinished(call_id=CALL, name="f", output="?", failed=True, executed="unknown")
     response = fold([BEGAN, unknown, ended(Incomplete(reason="server_restart"))])
     assert [item["status"] for item in response["output"]] == ["incomplete"]
 
 
 def test_internal_tools_are_not_shown_and_the_clients_always_are() -> None:
-    """C8: names that begin with an underscore, unless the client named them."""
+    """C8.c: names that begin with an underscore, unless the client named them."""
     log: list[Event] = [BEGAN]
     for index, name in enumerate(("_inner", "_theirs")):
         log += [ToolCallBegan(index=index, call_id=CallId(name), name=name), ArgumentsAdded(index=index, text="{}")]
@@ -302,7 +302,7 @@ def test_internal_tools_are_not_shown_and_the_clients_always_are() -> None:
     ],
 )
 def test_every_outcome_has_its_status_and_its_last_event(outcome: Outcome, status: str, event: str) -> None:
-    """C18: the table."""
+    """C18.a, C18.b: the table."""
     assert status_of(outcome) == status
     assert terminal_event(status_of(outcome)) == event
     response = check_response(fold([BEGAN, TextAdded(text="x"), ended(outcome)]))
@@ -314,7 +314,7 @@ def test_every_outcome_has_its_status_and_its_last_event(outcome: Outcome, statu
 
 
 def test_what_no_schema_knows_is_told_only_to_clients_that_asked() -> None:
-    """P3: approvals, steering, warnings and retries, under names of our own."""
+    """P3.b: approvals, steering, warnings and retries, under names of our own."""
     batch = Batch(EventNumber(0), 1000.0, LOG)
     encoder = ResponseEncoder(make_envelope(own_events=True), lambda: 0.0, sse=False)
     events = decode(encoder.begin() + encoder.encode([batch]))
@@ -333,7 +333,7 @@ def test_what_no_schema_knows_is_told_only_to_clients_that_asked() -> None:
 
 
 def test_a_log_that_cannot_be_read_further_ends_as_a_failure() -> None:
-    """P3: numbered on from what was sent."""
+    """P3.a, P3.b: numbered on from what was sent."""
     encoder = ResponseEncoder(make_envelope(), lambda: 0.0)
     encoder.begin()
     encoder.encode([Batch(EventNumber(0), 1000.0, [BEGAN, TextAdded(text="half")])])

@@ -46,7 +46,7 @@ TALK: list[Message] = [
 
 
 def test_items_that_come_back_are_the_messages_they_were_made_of() -> None:
-    """P1, U3: nothing lost on the way to a client and back."""
+    """P1.a, U3: nothing lost on the way to a client and back."""
     names = ItemNames(RunId("run_1"))
     items = [item for message in TALK for item in items_of(message, names, sealed=True)]
     assert parse_items(items, "input") == TALK
@@ -55,13 +55,13 @@ def test_items_that_come_back_are_the_messages_they_were_made_of() -> None:
 
 
 def test_two_texts_of_an_assistant_stay_two_messages() -> None:
-    """P1: as they were sent."""
+    """P1.a: as they were sent."""
     given = [{"role": "assistant", "content": "a"}, {"role": "assistant", "content": "b"}]
     assert parse_items(given, "input") == [AssistantMessage(parts=(Text(text=text),)) for text in "ab"]
 
 
 def test_items_that_say_nothing_are_passed_over() -> None:
-    """P1: empty reasoning, an empty answer, a call that was dropped."""
+    """P1.a: empty reasoning, an empty answer, a call that was dropped."""
     given: list[dict[str, Any]] = [
         {"type": "reasoning", "summary": []},
         {"role": "assistant", "content": []},
@@ -105,7 +105,7 @@ def test_what_is_sealed_is_unsealed() -> None:
     ],
 )
 def test_an_items_id_says_where_it_stands(name: str, place: ItemPlace | None) -> None:
-    """P1: and what cannot be an id points nowhere."""
+    """P1.a: and what cannot be an id points nowhere."""
     if place is None:
         found = parse_item_id(name)
         assert found is None or isinstance(found.of, str)
@@ -114,7 +114,7 @@ def test_an_items_id_says_where_it_stands(name: str, place: ItemPlace | None) ->
 
 
 def test_taking_the_last_item_out_leaves_an_empty_message() -> None:
-    """P6: so that those after it keep their place."""
+    """So that those after it keep their place."""
     assert take_out(user_says("x"), 0) == AssistantMessage(parts=())
     both = AssistantMessage(parts=(Reasoning(text="a"), Text(text="b")))
     assert take_out(both, 0) == AssistantMessage(parts=(Text(text="b"),))
@@ -139,7 +139,7 @@ TOOLS = [{"type": "function", "name": name} for name in ("a", "b")]
     ],
 )
 def test_a_tool_choice_is_a_hard_constraint(choice: Any, parsed: Any, left: list[str], server_tools: bool) -> None:
-    """P10: tools that may not be called are not shown."""
+    """P10.b: tools that may not be called are not shown."""
     wanted = parse_create({"input": "x", "tools": TOOLS, "tool_choice": choice})
     assert wanted.options.tool_choice == parsed
     assert [tool.name for tool in wanted.client_tools] == left
@@ -148,7 +148,7 @@ def test_a_tool_choice_is_a_hard_constraint(choice: Any, parsed: Any, left: list
 
 @pytest.mark.parametrize("choice", ["sometimes", {"type": "function"}, {"type": "allowed_tools"}, {}])
 def test_a_tool_choice_that_makes_no_sense_is_refused(choice: Any) -> None:
-    """P1: by name."""
+    """By name."""
     with pytest.raises(RequestError) as refused:
         parse_create({"input": "x", "tools": TOOLS, "tool_choice": choice})
     assert refused.value.param is not None and refused.value.param.startswith("tool_choice")

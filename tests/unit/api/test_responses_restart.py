@@ -9,7 +9,7 @@ from holdfast.store.records import RunRecord
 
 
 def test_days_without_a_server_are_not_filled_with_signs_of_life() -> None:
-    """P9: between the last word and the restart nobody was there to break the silence."""
+    """Between the last word and the restart nobody was there to break the silence."""
     run, session = RunId("run_1"), SessionId("s")
     record = RunRecord(id=run, session=session, surface="responses", model="m", created_at=1000.0)
     encoder = ResponseEncoder(envelope_of(record, "holdfast"), lambda: 0.0)

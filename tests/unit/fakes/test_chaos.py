@@ -31,13 +31,13 @@ def test_the_prompt_or_the_models_name_chooses_the_fault(model: str, prompt: str
 
 
 def test_a_fault_that_is_not_there_is_answered_with_those_that_are() -> None:
-    """T6: a typing error is told, not acted out."""
+    """A typing error is told, not acted out."""
     reply = chaos_reply("chaos/explode", "Hello")
     assert "explode" in reply.whole_text and "die_after" in reply.whole_text
 
 
 def test_without_a_fault_it_lists_what_it_can_do() -> None:
-    """T6: every model is named in the answer."""
+    """Every model is named in the answer."""
     text = chaos_reply("chaos/none", "Hello").whole_text
     assert all(name in text for name in CHAOS_MODELS)
 

@@ -161,7 +161,7 @@ async def test_it_knows_who_closed_the_connection_and_when() -> None:
 
 @pytest.mark.parametrize(("name", "by_peer"), [("none", True), ("stall", True), ("die_after", False), ("reset", False)])
 async def test_it_knows_whether_it_was_its_own_doing(name: FaultName, by_peer: bool) -> None:
-    """T6: a connection that the provider ended was not left by its client."""
+    """A connection that the provider ended was not left by its client."""
     async with ScriptedProvider([replace(STORY, fault=Fault(name))]) as provider:
         await exchange(provider, quiet_seconds=0.05)
         request = provider.requests[0]

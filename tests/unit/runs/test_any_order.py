@@ -200,7 +200,7 @@ class Machine:
 def test_whatever_happens_in_any_order_a_run_is_saved_once_and_its_readers_agree(
     actions: list[str], on_disconnect: Any, pause: bool
 ) -> None:
-    """R6: start, delta, tool, stop, disconnect, reattach, failure, time-out, shutdown in any order."""
+    """R6.a, R7.a: start, delta, tool, stop, disconnect, reattach, failure, time-out, shutdown in any order."""
 
     async def play() -> None:
         machine = Machine(on_disconnect)
@@ -216,7 +216,7 @@ def test_whatever_happens_in_any_order_a_run_is_saved_once_and_its_readers_agree
 
 @pytest.mark.parametrize("action", ACTIONS)
 async def test_each_thing_alone_ends_well(action: str) -> None:
-    """R6: each of them alone, so that the machine above is known to do them."""
+    """R6.a, R7.a: each of them alone, so that the machine above is known to do them."""
     machine = Machine("cancel")
     await machine.begin()
     await machine.act("text")

@@ -8,7 +8,7 @@ from holdfast.runs.telemetry.metrics import _SECONDS, CommitTimes
 
 @pytest.mark.parametrize("times", [[], [0.0005, 0.001, 0.0011, 0.3, 599.0, 600.0, 10_000.0], list(_SECONDS)])
 def test_commit_times_are_told_as_the_library_tells_them(times: list[float]) -> None:
-    """S10: bucket for bucket, also on the bounds and beyond the last."""
+    """S10.a: bucket for bucket, also on the bounds and beyond the last."""
     ours, theirs = CollectorRegistry(), CollectorRegistry()
     commits = CommitTimes()
     ours.register(commits)

@@ -55,7 +55,7 @@ async def recording() -> tuple[Recorder, SlowLog]:
 
 
 async def test_the_first_token_takes_the_start_of_the_run_along() -> None:
-    """R1: in one commit, at once, also when the model has said everything with it."""
+    """In one commit, at once, also when the model has said everything with it."""
     recorder, log = await recording()
     recorder.push([STARTED])
     recorder.push([TURN])
@@ -65,7 +65,7 @@ async def test_the_first_token_takes_the_start_of_the_run_along() -> None:
 
 
 async def test_a_start_that_nothing_follows_is_saved_all_the_same() -> None:
-    """R1: a model that is silent for long."""
+    """A model that is silent for long."""
     recorder, log = await recording()
     recorder.push([STARTED])
     await asyncio.sleep(0.05)
@@ -73,7 +73,7 @@ async def test_a_start_that_nothing_follows_is_saved_all_the_same() -> None:
 
 
 async def test_a_token_alone_goes_at_once_and_those_that_come_during_its_commit_go_together() -> None:
-    """R1: and a moment later, with what that moment brings."""
+    """And a moment later, with what that moment brings."""
     recorder, log = await recording()
     recorder.push(words("one"))
     assert log.handed_over == [words("one")]
@@ -90,7 +90,7 @@ async def test_a_token_alone_goes_at_once_and_those_that_come_during_its_commit_
 
 
 async def test_whoever_waits_for_the_log_waits_for_what_rests_too() -> None:
-    """R8: a tool begins when all that was told is saved."""
+    """A tool begins when all that was told is saved."""
     recorder, log = await recording()
     recorder.push(words("one"))
     recorder.push(words("two"))
@@ -106,7 +106,7 @@ async def test_whoever_waits_for_the_log_waits_for_what_rests_too() -> None:
 
 
 async def test_the_end_of_the_run_goes_with_its_last_words() -> None:
-    """R6: one commit for both."""
+    """R6.a: one commit for both."""
     recorder, log = await recording()
     recorder.push([STARTED, *words("one")])
     await log.commit()
@@ -118,7 +118,7 @@ async def test_the_end_of_the_run_goes_with_its_last_words() -> None:
 
 
 async def test_the_transcript_is_whole_whenever_somebody_looks() -> None:
-    """R5: also of what is no longer in memory, and looking changes nothing."""
+    """R7.b: also of what is no longer in memory, and looking changes nothing."""
     recorder, log = await recording()
     expected = Transcript()
     recorder.push([STARTED, TURN])
@@ -144,7 +144,7 @@ async def recorder_commits(recorder: Recorder, log: SlowLog) -> None:
 
 
 async def test_a_first_batch_larger_than_the_tail_is_told_whole() -> None:
-    """R1, R7: a model that has everything ready says it in one read."""
+    """R7.a: a model that has everything ready says it in one read."""
     recorder, log = await recording()
     many = words(*(f"{number} " for number in range(3 * TAIL_EVENTS)))
     subscription = Subscription(RUN, log, recorder, BEFORE_FIRST)
@@ -176,7 +176,7 @@ class Following:
 
 
 async def test_a_follower_is_not_told_what_does_not_follow() -> None:
-    """R7: rather than miss something, it reads."""
+    """R7.a: rather than miss something, it reads."""
     recorder, log = await recording()
     subscription, follower = Subscription(RUN, log, recorder, BEFORE_FIRST), Following()
     assert subscription.follow(follower)

@@ -44,7 +44,7 @@ ENDS = {Phase.ENDED, Phase.WITHDRAWN}
 
 
 def test_every_phase_leads_to_an_end_and_no_end_leads_on() -> None:
-    """R6: there is no way to be stuck, and none back."""
+    """R6.a: there is no way to be stuck, and none back."""
     assert {phase for phase, _ in NEXT}.isdisjoint(ENDS)
     for start in set(Phase) - ENDS:
         reached = {start}
@@ -55,7 +55,7 @@ def test_every_phase_leads_to_an_end_and_no_end_leads_on() -> None:
 
 
 def test_whatever_has_no_outcome_yet_can_be_interrupted_and_nothing_else() -> None:
-    """R5: stop reaches a run before its first token, while it waits, mid-await; not once its outcome is known."""
+    """R5.a: stop reaches a run before its first token, while it waits, mid-await; not once its outcome is known."""
     interruptible = {phase for phase, move in NEXT if move is Move.INTERRUPT}
     assert interruptible == set(Phase) - ENDS - {Phase.STOPPING, Phase.CLOSING}
 
@@ -63,7 +63,7 @@ def test_whatever_has_no_outcome_yet_can_be_interrupted_and_nothing_else() -> No
 @pytest.mark.parametrize("phase", Phase)
 @pytest.mark.parametrize("move", Move)
 def test_a_move_that_the_table_does_not_have_is_refused(phase: Phase, move: Move) -> None:
-    """R6: a bug shows at once, and changes nothing."""
+    """A bug shows at once, and changes nothing."""
     for record in Record:
         state = RunState()
         state.phase, state.record = phase, record
@@ -78,7 +78,7 @@ def test_a_move_that_the_table_does_not_have_is_refused(phase: Phase, move: Move
 
 
 def test_the_first_reason_of_an_interruption_counts() -> None:
-    """R5, R6: whoever comes second is told that there was nothing to stop."""
+    """R5.b: whoever comes second is told that there was nothing to stop."""
     state = RunState()
     assert state.interrupt(Cancelled(reason="timeout"))
     assert not state.interrupt(Cancelled(reason="user"))
@@ -86,7 +86,7 @@ def test_the_first_reason_of_an_interruption_counts() -> None:
 
 
 def test_a_record_is_decided_once() -> None:
-    """R6: what was refused is not saved after all, nor the other way round."""
+    """R6.a: what was refused is not saved after all, nor the other way round."""
     for first in (Record.SAVED, Record.REFUSED):
         state = RunState()
         _decide(state, first)
@@ -350,13 +350,13 @@ WALKS: dict[tuple[Phase, Move], tuple[str, ...]] = {
 
 
 def test_every_move_of_the_table_is_walked_below() -> None:
-    """R6: a move that nobody can make does not belong into the table."""
+    """A move that nobody can make does not belong into the table."""
     assert set(WALKS) == set(NEXT)
 
 
 @pytest.mark.parametrize("edge", WALKS, ids=lambda edge: f"{edge[0].name}-{edge[1].name}")
 async def test_a_real_run_makes_each_move_of_the_table(edge: tuple[Phase, Move]) -> None:
-    """R3, R5, R6, R11, R12: and ends as the law says, whatever came before."""
+    """R3.a, R5.a, R6.a, R7.a, R11.a, R12.a: and ends as the law says, whatever came before."""
     steps = WALKS[edge]
     walk = Walk(keyed="keyed" in steps)
     await walk.begin()
@@ -476,5 +476,5 @@ class Life(RuleBasedStateMachine):
 
 
 def test_any_walk_through_the_table_keeps_the_law() -> None:
-    """R6: start, save, refuse, turn, text, approval, stop, leave, limit, end, in any order and at any pace."""
+    """R6.a, R7.a: start, save, refuse, turn, text, approval, stop, leave, limit, end, in any order and at any pace."""
     run_state_machine_as_test(Life, settings=settings(max_examples=150, stateful_step_count=14, deadline=None))

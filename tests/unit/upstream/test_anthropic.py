@@ -72,13 +72,13 @@ MEANINGS = {
 
 
 def test_every_stop_reason_is_looked_at() -> None:
-    """U1: none is known that is not in the list."""
+    """None is known that is not in the list."""
     assert set(STOP_REASONS) == set(MEANINGS)
 
 
 @pytest.mark.parametrize(("reason", "ours"), MEANINGS.items())
 def test_each_stop_reason_means_one_of_ours(reason: str, ours: str) -> None:
-    """U1: and none that means less than a whole answer is told as one."""
+    """U1.a: and none that means less than a whole answer is told as one."""
     calls = call(1, "{}") if ours == "tool_calls" else []
     answered = decode(CODEC, frames(START, *say("Hi"), *calls, finish(reason), STOP))[-1]
     assert isinstance(answered, Answered)
@@ -86,7 +86,7 @@ def test_each_stop_reason_means_one_of_ours(reason: str, ours: str) -> None:
 
 
 def test_a_stop_reason_that_says_tool_use_and_brings_none_is_no_answer() -> None:
-    """U16: what the model wanted done was not done; streamed and plain."""
+    """What the model wanted done was not done; streamed and plain."""
     assert isinstance(failure_of(CODEC, frames(START, *say("Hi"), finish("tool_use"), STOP)), ProtocolError)
     plain = {"type": "message", "content": [{"type": "text", "text": "Hi"}], "stop_reason": "tool_use"}
     with pytest.raises(ProtocolError, match="sent no call"):

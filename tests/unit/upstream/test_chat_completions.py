@@ -205,20 +205,20 @@ MEANINGS: dict[Finish, tuple[str, ...]] = {
 
 
 def test_every_known_finish_reason_is_looked_at() -> None:
-    """U1: none is known that is not in the list."""
+    """None is known that is not in the list."""
     assert set(FINISH_REASONS) == {word for words in MEANINGS.values() for word in words if word in FINISH_REASONS}
 
 
 @pytest.mark.parametrize(("word", "finish"), [(word, finish) for finish, words in MEANINGS.items() for word in words])
 def test_each_known_finish_reason_means_one_of_ours(word: str, finish: Finish) -> None:
-    """U1: and none that means less than a whole answer is told as one."""
+    """U1.a: and none that means less than a whole answer is told as one."""
     call = {"index": 0, "id": "c", "function": {"name": "f", "arguments": "{}"}}
     said = chat("x", tool_calls=[call]) if finish == "tool_calls" else chat("x")
     assert decode(CODEC, frames(said, chat(finish=word)))[-1] == Answered(finish=finish, model="m-1")
 
 
 def test_a_finish_that_says_tool_calls_and_brings_none_is_no_answer() -> None:
-    """U16: what the model wanted done was not done; streamed and plain."""
+    """What the model wanted done was not done; streamed and plain."""
     assert isinstance(failure_of(CODEC, frames(chat("x"), chat(finish="tool_calls"), done=True)), ProtocolError)
     plain = {"choices": [{"index": 0, "message": {"content": "x"}, "finish_reason": "tool_calls"}]}
     with pytest.raises(ProtocolError, match="sent no call"):

@@ -30,7 +30,7 @@ def parse(*pieces: bytes) -> ResponseParser:
 
 @pytest.mark.parametrize("name", WHOLE)
 def test_a_response_cut_anywhere_is_the_same(name: str) -> None:
-    """U1: the network cuts where it likes."""
+    """The network cuts where it likes."""
     data = WHOLE[name]
     whole = parse(data)
     assert (whole.status, whole.has_begun, whole.is_over, whole.failure) == (200, True, True, None)
@@ -52,7 +52,7 @@ def test_a_response_cut_anywhere_is_the_same(name: str) -> None:
 @pytest.mark.parametrize("name", WHOLE)
 @pytest.mark.parametrize("cleanly", [True, False])
 def test_a_response_that_ends_anywhere_before_its_end_is_cut(name: str, cleanly: bool) -> None:
-    """U16: a connection's end is not the body's, however clean; what came before it is kept."""
+    """U16.b: a connection's end is not the body's, however clean; what came before it is kept."""
     data = WHOLE[name]
     for cut in range(len(data)):
         parser = parse(data[:cut])
@@ -64,7 +64,7 @@ def test_a_response_that_ends_anywhere_before_its_end_is_cut(name: str, cleanly:
 
 
 def test_only_a_body_without_a_length_ends_with_its_connection_and_only_cleanly() -> None:
-    """U16: a reset is no end."""
+    """A reset is no end."""
     for cleanly in (True, False):
         parser = parse(OK + b"\r\none")
         parser.end(cleanly=cleanly)
@@ -73,7 +73,7 @@ def test_only_a_body_without_a_length_ends_with_its_connection_and_only_cleanly(
 
 
 def test_the_end_of_the_connection_changes_nothing_about_a_body_that_is_over() -> None:
-    """U16: nor about one that has failed already."""
+    """Nor about one that has failed already."""
     parser = parse(WHOLE["a length"])
     parser.end(cleanly=False)
     assert (parser.is_over, parser.failure) == (True, None)
@@ -86,7 +86,7 @@ def test_the_end_of_the_connection_changes_nothing_about_a_body_that_is_over() -
 
 @pytest.mark.parametrize("again", [b"HTTP/1.1 200 OK\r\n", b"more than was promised"])
 def test_what_comes_behind_a_response_is_not_http(again: bytes) -> None:
-    """U1: one was asked for."""
+    """One was asked for."""
     parser = parse(WHOLE["a length"])
     with pytest.raises(NOT_HTTP):
         parser.feed(again)
@@ -94,7 +94,7 @@ def test_what_comes_behind_a_response_is_not_http(again: bytes) -> None:
 
 
 def test_what_nobody_wants_is_passed_over_and_its_end_is_seen() -> None:
-    """U17: a connection can be used again once the rest has come."""
+    """A connection can be used again once the rest has come."""
     data = WHOLE["chunks"]
     half = data.index(b"9;x")
     parser = parse(data[:half])
@@ -105,7 +105,7 @@ def test_what_nobody_wants_is_passed_over_and_its_end_is_seen() -> None:
 
 
 def test_headers_that_do_not_end_are_not_http() -> None:
-    """U14: however small the pieces in which they come."""
+    """However small the pieces in which they come."""
     parser = parse(OK)
     for _ in range(1025):
         parser.feed(b"X: " + b"y" * 59 + b"\r\n")

@@ -115,7 +115,7 @@ async def test_a_batch_without_deltas_is_passed_on_as_activity() -> None:
 
 
 async def test_a_retry_of_the_provider_itself_is_told_under_the_number_of_the_try() -> None:
-    """U10: that a model cannot stream may come to light at any try."""
+    """That a model cannot stream may come to light at any try."""
     unable = UpstreamRetried(model=CALL.model, attempt=1, error="cannot stream", wait_seconds=0.0)
     async with ScriptedUpstream([LOST, [[unable], *says("hi")]]) as upstream:
         heard = await hear(retrying(upstream))

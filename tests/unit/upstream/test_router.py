@@ -74,7 +74,7 @@ async def test_a_model_nobody_answers_for_is_a_refusal_and_not_a_crash() -> None
 
 
 async def test_a_key_that_cannot_be_sent_is_a_refusal_and_not_a_crash() -> None:
-    """U9: the message names what to mend, and nothing of the key."""
+    """The message names what to mend, and nothing of the key."""
     odd = Provider(name="odd", protocol="responses", base_url="http://127.0.0.1:9", api_key="se\u0142cret")
     router = ModelRouter(Settings(), {}, providers=[odd])
     heard = await hear(router, replace(CALL, model="odd/m"))
@@ -86,7 +86,7 @@ async def test_a_key_that_cannot_be_sent_is_a_refusal_and_not_a_crash() -> None:
 
 
 def test_a_provider_that_is_ready_made_goes_before_one_of_the_settings() -> None:
-    """T6: nobody's file can stand in the place of what the server itself has opened."""
+    """Nobody's file can stand in the place of what the server itself has opened."""
     ready = Provider(name="chaos", protocol="chat_completions", base_url="http://127.0.0.1:1/v1")
     directory = ProviderDirectory({"chaos": ProviderSettings(base_url="http://elsewhere.test/v1")}, {}, [ready])
     assert directory.provider_of("chaos/reset") is ready

@@ -35,39 +35,39 @@ def check(error: UpstreamError | None) -> None:
 @each_protocol
 @pytest.mark.parametrize("status", [400, 401, 429, 500])
 async def test_a_refusal_that_repeats_the_key_is_told_without_it(protocol: WireProtocol, status: int) -> None:
-    """U9: the provider's own message, but for the secret in it."""
+    """U9.a: the provider's own message, but for the secret in it."""
     check((await ask(protocol, MemoryResponse([BODY], status=status, headers=JSON))).error)
 
 
 @each_protocol
 async def test_a_page_that_repeats_the_key_is_told_without_it(protocol: WireProtocol) -> None:
-    """U9: a proxy's page is a message too."""
+    """A proxy's page is a message too."""
     page = f"<html><body><p>{COMPLAINT}</p></body></html>".encode()
     check((await ask(protocol, MemoryResponse([page], status=502, headers={"content-type": "text/html"}))).error)
 
 
 @each_protocol
 async def test_an_error_inside_a_stream_that_repeats_the_key_is_told_without_it(protocol: WireProtocol) -> None:
-    """U9: an error event."""
+    """U9.a: an error event."""
     event = frames({"type": "error", **SAID}, named=True)
     check((await ask(protocol, MemoryResponse([event]))).error)
 
 
 @each_protocol
 async def test_a_bare_error_in_the_place_of_a_stream_is_told_without_the_key(protocol: WireProtocol) -> None:
-    """U9: no event stream, and no content type that says so."""
+    """U9.a: no event stream, and no content type that says so."""
     check((await ask(protocol, MemoryResponse([BODY]))).error)
 
 
 @each_protocol
 async def test_a_plain_answer_that_is_an_error_is_told_without_the_key(protocol: WireProtocol) -> None:
-    """U9: a 2xx response with an error in it."""
+    """U9.a: a 2xx response with an error in it."""
     check((await ask(protocol, MemoryResponse([BODY], headers=JSON))).error)
 
 
 @each_protocol
 async def test_why_a_model_is_asked_plainly_is_told_without_the_key(protocol: WireProtocol) -> None:
-    """U10: the reason stands in the log, and what the second question meets is an error like any other."""
+    """U9.a, U10: the reason stands in the log, and what the second question meets is an error like any other."""
     reason = msgspec.json.encode({"error": {"message": f"Streaming is not supported for {KEY}."}})
     heard = await ask(
         protocol, MemoryResponse([reason], status=400, headers=JSON), MemoryResponse([BODY], status=401, headers=JSON)
@@ -78,7 +78,7 @@ async def test_why_a_model_is_asked_plainly_is_told_without_the_key(protocol: Wi
 
 @each_protocol
 async def test_a_lost_connection_that_repeats_the_key_is_told_without_it(protocol: WireProtocol) -> None:
-    """U8: an error event that means a lost connection is tried again, and why is in the log."""
+    """An error event that means a lost connection."""
     message = f"Network connection lost while {KEY} was used."
     event = frames({"type": "error", "error": {"message": message}}, named=True)
     heard = await ask(protocol, MemoryResponse([event]))
@@ -87,7 +87,7 @@ async def test_a_lost_connection_that_repeats_the_key_is_told_without_it(protoco
 
 
 async def test_a_reason_to_stop_that_repeats_the_key_is_told_without_it() -> None:
-    """U16: a word that means no normal end is named."""
+    """A word that means no normal end is named."""
     chunk = {"choices": [{"index": 0, "delta": {"content": "Hi"}, "finish_reason": f"no {KEY}"}]}
     heard = await ask("chat_completions", MemoryResponse([frames(chunk)]))
     assert heard.error is not None
@@ -97,7 +97,7 @@ async def test_a_reason_to_stop_that_repeats_the_key_is_told_without_it() -> Non
 
 @each_protocol
 async def test_without_a_key_nothing_is_replaced(protocol: WireProtocol) -> None:
-    """U9: a provider that wants no key says what it says."""
+    """U9.a: a provider that wants no key says what it says."""
     transport = MemoryTransport(MemoryResponse([BODY], status=400, headers=JSON))
     heard = await hear(upstream_over(transport, protocol=protocol))
     assert heard.error is not None and heard.error.message == COMPLAINT

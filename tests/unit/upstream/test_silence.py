@@ -67,7 +67,7 @@ async def ask(*pieces: bytes | float, first_byte: float = 9.0, stall: float = 9.
     ],
 )
 def test_a_silence_within_its_limit_is_none(pieces: tuple[Any, ...], first_byte: float, stall: float) -> None:
-    """U14: the first byte and what follows have limits of their own, and any frame counts."""
+    """U14.a, U14.b: the first byte and what follows have limits of their own, and any frame counts."""
     heard, _ = run(ask(*pieces, first_byte=first_byte, stall=stall))
     assert heard.error is None and heard.answered is not None
 
@@ -86,7 +86,7 @@ def test_a_silence_within_its_limit_is_none(pieces: tuple[Any, ...], first_byte:
 def test_a_silence_is_cut_at_its_limit(
     pieces: tuple[Any, ...], first_byte: float, stall: float, seconds: float
 ) -> None:
-    """U14: not a moment later; comments do not count."""
+    """U14.a, U14.b: not a moment later; comments do not count."""
     heard, took = run(ask(*pieces, first_byte=first_byte, stall=stall))
     assert isinstance(heard.error, StreamStalledError)
     assert took == seconds
@@ -97,7 +97,7 @@ def test_a_silence_is_cut_at_its_limit(
 
 @pytest.mark.parametrize(("stall", "seconds"), [(60.0, 5.0), (2.0, 2.0)])
 def test_after_its_finish_reason_an_answer_is_not_waited_for_long(stall: float, seconds: float) -> None:
-    """U16: it is whole; usage and the terminator may still come, for five seconds or the stall's if that is less."""
+    """U1.b, U16.b: it is whole; usage and the terminator may come, for five seconds or the stall's if that is less."""
     heard, took = run(ask(ONE, TWO, FINISH, 500.0, stall=stall))
     assert heard.error is None and heard.answered is not None
     assert (heard.text, took) == ("One two.", seconds)
@@ -135,20 +135,20 @@ async def ask_slowly(seconds: float, *pieces: bytes | float, stall: float) -> He
 
 
 def test_while_a_sink_is_drained_nobody_is_silent() -> None:
-    """U14: what waits for us is not silent, however long; and the limit begins anew."""
+    """U14.a: what waits for us is not silent, however long; and the limit begins anew."""
     heard, _ = run(ask_slowly(10.0, ONE, 2.9, TWO, 2.9, FINISH, DONE, stall=3.0))
     assert heard.error is None and heard.answered is not None
 
 
 def test_after_a_sink_was_drained_silence_counts_again() -> None:
-    """U14: from then on."""
+    """U14.a: from then on."""
     heard, took = run(ask_slowly(10.0, ONE, TWO, 500.0, stall=3.0))
     assert isinstance(heard.error, StreamStalledError)
     assert 23.0 <= took <= 26.0
 
 
 def test_a_plain_answer_to_a_streamed_question_may_take_as_long_as_a_stall() -> None:
-    """U10, U14: from the headers on, each read."""
+    """U14.a: from the headers on, each read."""
     half = len(PLAIN) // 2
     heard, _ = run(ask(2.5, PLAIN[:half], 2.5, PLAIN[half:], headers=JSON, first_byte=1.0, stall=3.0))
     assert (heard.text, heard.error) == ("One two.", None)
@@ -158,7 +158,7 @@ def test_a_plain_answer_to_a_streamed_question_may_take_as_long_as_a_stall() -> 
 
 
 def test_an_explanation_that_does_not_come_is_not_waited_for_long() -> None:
-    """U9: the status says enough."""
+    """The status says enough."""
     heard, took = run(ask(b'{"error": ', 500.0, status=503, stall=60.0))
     assert isinstance(heard.error, ProviderRefusedError)
     assert (heard.error.status, took) == (503, 5.0)
@@ -177,7 +177,7 @@ def test_an_explanation_that_does_not_come_is_not_waited_for_long() -> None:
     ],
 )
 def test_the_watch_ends_with_the_call(asked: list[dict[str, Any]], ended: str) -> None:
-    """U14, U17: long after it its connection may be another call's, and must not be cut."""
+    """Long after it its connection may be another call's, and must not be cut."""
     responses = [MemoryResponse(**each) for each in asked]
 
     async def ask_and_wait() -> None:
@@ -189,7 +189,7 @@ def test_the_watch_ends_with_the_call(asked: list[dict[str, Any]], ended: str) -
 
 
 def test_a_plain_question_has_as_much_time_as_the_longer_of_the_two_limits() -> None:
-    """U10, U14: nothing comes before all of the answer is made."""
+    """U10, U14.a: nothing comes before all of the answer is made."""
     for first_byte, stall in ((3.0, 9.0), (9.0, 3.0)):
         settings = StreamSettings(first_byte_seconds=first_byte, stall_seconds=stall)
         for seconds, is_late in ((8.0, False), (10.0, True)):
@@ -202,7 +202,7 @@ def test_a_plain_question_has_as_much_time_as_the_longer_of_the_two_limits() -> 
 
 
 def test_headers_that_do_not_come_are_waited_for_as_long_as_the_first_byte() -> None:
-    """U14: the two share one limit, so that comments cannot stretch it."""
+    """U14.b: the two share one limit, so that comments cannot stretch it."""
     settings = StreamSettings(first_byte_seconds=3.0, stall_seconds=9.0)
     for response in (
         MemoryResponse((ONE, FINISH, DONE), begins_after_seconds=4.0),

@@ -72,7 +72,7 @@ async def test_a_stream_is_kept_for_its_other_form_only_so_long() -> None:
 
 
 async def test_the_other_form_is_not_looked_for_once_there_is_a_delta() -> None:
-    """U12: whoever has seen a word sees it once."""
+    """U12.a: whoever has seen a word sees it once."""
     opened = {"type": "response.created", "response": {"model": "alias-1"}}
     odd = {"type": "response.completed", "response": {"status": "on holiday", "output": []}}
     for pieces in ([frames(opened), frames(said("Hi")), frames(odd)], [frames(opened, said("Hi"), odd)]):
@@ -83,20 +83,20 @@ async def test_the_other_form_is_not_looked_for_once_there_is_a_delta() -> None:
 
 
 async def test_an_answer_is_told_under_the_name_by_which_it_was_asked() -> None:
-    """U15: whatever alias the provider reports."""
+    """U15.b: whatever alias the provider reports."""
     heard, _ = await read(frames({**chat("Hi", "stop"), "model": "alias-1"}, done=True))
     assert heard.answered == Answered(finish="stop", model="odd/scripted/m-1")
 
 
 async def test_a_connection_lost_behind_the_finish_reason_costs_nothing_but_the_connection() -> None:
-    """U16: the answer is whole."""
+    """U16.b: the answer is whole."""
     heard, response = await read(frames(chat("Hi", "stop")), ResponseCutError())
     assert heard.answered is not None and heard.error is None
     assert response.ended == ["cut"]
 
 
 async def test_a_connection_lost_in_a_stream_is_told_as_the_transport_has_it() -> None:
-    """U12: that it was lost, and not only that the answer has no end."""
+    """U16.b: that it was lost, and not only that the answer has no end."""
     heard, _ = await read(frames(chat("Hi")), ResponseCutError())
     assert heard.error is not None and "was lost in the middle of the answer" in heard.error.message
     heard, _ = await read(frames(chat("Hi")))

@@ -82,7 +82,7 @@ async def peer(*responses: bytes, closing: bool = False, **transport: Any) -> As
 
 
 async def test_a_connection_is_used_again() -> None:
-    """U17: when the answer was whole."""
+    """When the answer was whole."""
     async with peer(CHUNKED + b"3\r\none\r\n0\r\n\r\n", OK + b"Content-Length: 3\r\n\r\ntwo") as provider:
         assert await provider.read() == b"one"
         assert await provider.read() == b"two"
@@ -111,7 +111,7 @@ async def test_a_body_may_end_with_its_connection() -> None:
 
 
 async def test_what_came_before_a_cut_is_read_before_the_error() -> None:
-    """U12, U16: the words that were sent count."""
+    """U12.b, U16.b: the words that were sent count."""
     async with peer(CHUNKED + b"3\r\none\r\n5\r\ntw", closing=True) as provider:
         response = await provider.ask()
         await asyncio.sleep(0.05)
@@ -166,7 +166,7 @@ async def test_a_body_that_cannot_be_unpacked_is_an_error(encoding: bytes) -> No
     ],
 )
 async def test_what_comes_behind_a_response_is_no_part_of_it_nor_of_the_next(behind: bytes) -> None:
-    """U1: the response is the one that was asked for, and its connection is not used again."""
+    """The response is the one that was asked for, and its connection is not used again."""
     response = OK + b"Content-Length: 3\r\n\r\n"
     async with peer(response + b"one" + behind, response + b"two") as provider:
         first = await provider.ask()
@@ -244,7 +244,7 @@ async def test_an_idle_connection_is_closed_after_a_while() -> None:
 
 
 async def test_a_connection_that_expires_at_this_very_moment_is_not_used_again() -> None:
-    """U8: it is closing, and nobody has been told yet."""
+    """It is closing, and nobody has been told yet."""
     whole = OK + b"Content-Length: 3\r\n\r\none"
     async with peer(whole, whole) as provider:
         await provider.read()
@@ -256,7 +256,7 @@ async def test_a_connection_that_expires_at_this_very_moment_is_not_used_again()
 
 
 async def test_a_connection_that_is_used_again_does_not_expire() -> None:
-    """U14: how long it may be idle says nothing about how long a response may take."""
+    """How long it may be idle says nothing about how long a response may take."""
     whole = OK + b"Content-Length: 3\r\n\r\none"
     async with peer(whole, CHUNKED + b"3\r\ntwo\r\n", keep_seconds=0.1) as provider:
         await provider.read()
@@ -281,7 +281,7 @@ async def test_the_connection_that_was_used_last_is_used_first() -> None:
 
 
 async def test_a_connection_that_had_to_pause_is_not_used_again() -> None:
-    """U17: nobody reads it any more, so it would stay silent."""
+    """Nobody reads it any more, so it would stay silent."""
     large = OK + b"Content-Length: %d\r\n\r\n" % (MAX_UNREAD_BYTES + 1) + b"x" * (MAX_UNREAD_BYTES + 1)
     async with peer(large, OK + b"Content-Length: 3\r\n\r\ntwo") as provider:
         response = await provider.ask()
@@ -294,7 +294,7 @@ async def test_a_connection_that_had_to_pause_is_not_used_again() -> None:
 
 
 async def test_a_peer_that_vanishes_without_a_word_is_found_out_by_the_kernel() -> None:
-    """U14: also while a model thinks for longer than anything else would notice."""
+    """Also while a model thinks for longer than anything else would notice."""
     async with peer(OK + b"Content-Length: 3\r\n\r\none") as provider:
         await provider.read()
         (connection,) = provider.pool.idle
@@ -303,7 +303,7 @@ async def test_a_peer_that_vanishes_without_a_word_is_found_out_by_the_kernel() 
 
 
 async def test_closing_ends_connections_that_are_in_use_too() -> None:
-    """U17: whoever waits for one is told."""
+    """Whoever waits for one is told."""
     async with peer(CHUNKED + b"3\r\none\r\n") as provider:
         response = await provider.ask()
         assert await response.read() == b"one"
@@ -335,7 +335,7 @@ class Listening:
 
 
 async def test_a_body_is_pushed_as_it_comes() -> None:
-    """U5: to its end, and the connection may be used again."""
+    """U5.a: to its end, and the connection may be used again."""
     async with peer(CHUNKED + b"3\r\none\r\n4\r\n two\r\n0\r\n\r\n") as provider:
         response, sink = await provider.ask(), Listening()
         assert await response.stream_to(sink)
@@ -346,7 +346,7 @@ async def test_a_body_is_pushed_as_it_comes() -> None:
 
 
 async def test_a_sink_that_is_full_is_not_pushed_to_before_it_is_drained() -> None:
-    """U5: what comes meanwhile waits, and nothing of it is lost."""
+    """U5.a: what comes meanwhile waits, and nothing of it is lost."""
     async with peer(CHUNKED + b"3\r\none\r\n") as provider:
         response, sink = await provider.ask(), Listening(at_once=1)
         assert not await response.stream_to(sink)
@@ -375,7 +375,7 @@ async def test_a_sink_that_is_full_is_not_pushed_to_before_it_is_drained() -> No
 
 @pytest.mark.parametrize("waits", [False, True])
 async def test_what_a_sink_raises_is_raised_to_whoever_has_the_body_pushed(waits: bool) -> None:
-    """U12: whether the body was there already, or came while it was waited for."""
+    """Whether the body was there already, or came while it was waited for."""
     async with peer(CHUNKED + (b"" if waits else b"3\r\none\r\n")) as provider:
         response, sink = await provider.ask(), Listening(error=ZeroDivisionError("no"))
         streaming = asyncio.get_running_loop().create_task(response.stream_to(sink))
@@ -390,7 +390,7 @@ async def test_what_a_sink_raises_is_raised_to_whoever_has_the_body_pushed(waits
 
 
 async def test_a_response_that_fails_ends_with_that_error_after_what_had_come() -> None:
-    """U14: what had come is not lost with it."""
+    """U12.b: what had come is not lost with it."""
     async with peer(CHUNKED + b"3\r\none\r\n") as provider:
         response = await provider.ask()
         await asyncio.sleep(0.05)
@@ -405,7 +405,7 @@ async def test_a_response_that_fails_ends_with_that_error_after_what_had_come() 
 
 
 async def test_an_end_that_does_not_come_is_not_waited_for_long() -> None:
-    """U17: the answer is whole, its body has not ended."""
+    """The answer is whole, its body has not ended."""
     async with peer(CHUNKED + b"3\r\none\r\n", parting_seconds=0.05) as provider:
         response = await provider.ask()
         assert await response.read() == b"one"
@@ -415,7 +415,7 @@ async def test_an_end_that_does_not_come_is_not_waited_for_long() -> None:
 
 
 async def test_a_connection_whose_end_came_in_time_is_used_again() -> None:
-    """U17: the answer was whole before its body had ended; nobody waited, and the connection is not lost."""
+    """The answer was whole before its body had ended; nobody waited, and the connection is not lost."""
     whole = OK + b"Content-Length: 3\r\n\r\ntwo"
     async with peer(CHUNKED + b"3\r\none\r\n", whole, parting_seconds=0.1) as provider:
         response = await provider.ask()
@@ -460,7 +460,7 @@ class TwoAddresses(asyncio.SelectorEventLoop):
 
 
 def test_an_address_that_does_not_answer_does_not_keep_the_next_one_waiting() -> None:
-    """U14: well before the time for connecting is over."""
+    """Well before the time for connecting is over."""
 
     async def ask() -> bytes:
         async with peer(OK + b"Content-Length: 3\r\n\r\none") as provider:

@@ -24,7 +24,7 @@ STORY = FIRST + frames(chat("two."), chat(finish="stop"), done=True)
 
 @pytest.mark.parametrize("cut", [len(STORY), 60, 7, 1])
 async def test_an_answer_is_the_same_over_any_transport(cut: int) -> None:
-    """U1: however the bytes come, the deltas are the same, and the connection is given back."""
+    """U1.a: however the bytes come, the deltas are the same, and the connection is given back."""
     response = MemoryResponse([STORY[start : start + cut] for start in range(0, len(STORY), cut)])
     heard = await hear(upstream_over(MemoryTransport(response)))
     assert heard.deltas == [
@@ -36,7 +36,7 @@ async def test_an_answer_is_the_same_over_any_transport(cut: int) -> None:
 
 
 def test_both_ways_to_ask_are_prepared_once() -> None:
-    """U10: streamed and plain, under the protocol's path."""
+    """Streamed and plain, under the protocol's path."""
     transport = MemoryTransport()
     upstream_over(transport, api_key="k")
     assert [(path, headers["Accept"]) for path, headers in transport.prepared] == [
@@ -97,7 +97,7 @@ def refused_by(cause: BaseException) -> NotConnectedError:
 async def test_a_request_that_fails_is_an_error_of_the_tree(
     error: Exception, kind: type[UpstreamError], words: str
 ) -> None:
-    """U8: worth another try, and told in words."""
+    """U8.a: worth another try, and told in words."""
     heard = await hear(upstream_over(MemoryTransport(error)))
     assert isinstance(heard.error, kind)
     assert words in heard.error.message
@@ -105,7 +105,7 @@ async def test_a_request_that_fails_is_an_error_of_the_tree(
 
 @pytest.mark.parametrize("error", [ResponseCutError(), NotHttpError("odd")])
 async def test_a_body_that_breaks_is_an_error_after_its_words(error: Exception) -> None:
-    """U12: what had come is delivered, and the connection is cut."""
+    """U12.b: what had come is delivered, and the connection is cut."""
     response = MemoryResponse([FIRST, error])
     heard = await hear(upstream_over(MemoryTransport(response)))
     assert heard.text == "One "
@@ -119,7 +119,7 @@ async def test_a_body_that_breaks_is_an_error_after_its_words(error: Exception) 
 )
 @pytest.mark.parametrize("name", PAIRS)
 async def test_a_plain_answer_is_known_by_its_content_type(kind: str, name: str) -> None:
-    """U10: in whatever form it is written."""
+    """In whatever form it is written."""
     response = MemoryResponse([recorded_plain(name)], headers={"content-type": kind})
     heard = await hear(upstream_over(MemoryTransport(response), protocol=STREAMS[name]))
     assert heard.error is None and heard.answered is not None
@@ -129,13 +129,13 @@ async def test_a_plain_answer_is_known_by_its_content_type(kind: str, name: str)
 
 @pytest.mark.parametrize("headers", [{}, {"content-type": "text/plain"}, {"content-type": "application/x-ndjson+sse"}])
 async def test_anything_else_is_read_as_a_stream(headers: dict[str, str]) -> None:
-    """U16: some servers do not say what they send."""
+    """Some servers do not say what they send."""
     heard = await hear(upstream_over(MemoryTransport(MemoryResponse([STORY], headers=headers))))
     assert (heard.text, heard.error) == ("One two.", None)
 
 
 async def test_a_refusal_that_was_read_to_its_end_gives_its_connection_back() -> None:
-    """U9: a response that says no has used its connection well; one that is cut has not."""
+    """U9.a: a response that says no has used its connection well; one that is cut has not."""
     said = b'{"error": {"message": "No."}}'
     whole, cut = MemoryResponse([said], status=401), MemoryResponse([said, ResponseCutError()], status=401)
     for response, ended in ((whole, "released"), (cut, "cut")):
@@ -145,7 +145,7 @@ async def test_a_refusal_that_was_read_to_its_end_gives_its_connection_back() ->
 
 
 async def test_an_answer_without_end_is_not_read_into_memory_for_ever() -> None:
-    """U10: a plain answer has a limit."""
+    """A plain answer has a limit."""
     pieces = [b'{"a":"' + b"x" * 500] * 20
     response = MemoryResponse(pieces, headers=JSON)
     heard = await hear(upstream_over(MemoryTransport(response), max_response_bytes=1_000))
@@ -154,7 +154,7 @@ async def test_an_answer_without_end_is_not_read_into_memory_for_ever() -> None:
 
 
 async def test_an_explanation_without_end_is_read_only_so_far() -> None:
-    """U9: enough to know what is wrong, and no more; the connection is of no use any more."""
+    """Enough to know what is wrong, and no more; the connection is of no use any more."""
     response = MemoryResponse([b"x" * 1_000] * 1_000, status=500)
     heard = await hear(upstream_over(MemoryTransport(response)))
     assert isinstance(heard.error, ProviderRefusedError) and heard.error.status == 500
@@ -180,7 +180,7 @@ async def test_that_one_model_cannot_stream_says_nothing_about_another() -> None
 
 
 async def test_closing_the_upstream_closes_its_transport() -> None:
-    """U17: nothing is left open."""
+    """Nothing is left open."""
     transport = MemoryTransport()
     await upstream_over(transport).aclose()
     assert transport.is_closed
