@@ -2,7 +2,10 @@
 
 import asyncio
 import itertools
-from collections.abc import Sequence
+import sqlite3
+import threading
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 
 from holdfast.errors import StoreError
 from holdfast.events import Batch, Event, RunEnded, RunStarted, TextAdded
@@ -11,6 +14,7 @@ from holdfast.messages import AssistantMessage, Message, Text, Usage, user_says
 from holdfast.outcomes import Completed, Outcome
 from holdfast.store.port import RunLog, Store
 from holdfast.store.records import RunEnding, RunRecord, Surface
+from holdfast.store.sqlite import SqliteStore
 
 WAIT_SECONDS = 20
 SESSION = SessionId("session_a")
@@ -97,6 +101,34 @@ async def append(log: RunLog, run: RunId, batch: Batch) -> None:
 
     log.append(run, batch, committed)
     await asyncio.wait_for(done, WAIT_SECONDS)
+
+
+async def wait_until(is_so: Callable[[], bool]) -> None:
+    """Look again and again, for a while."""
+    async with asyncio.timeout(WAIT_SECONDS):
+        while not is_so():
+            await asyncio.sleep(0.001)
+
+
+@asynccontextmanager
+async def held_thread(store: SqliteStore, *, sync_later: bool = False) -> AsyncIterator[None]:
+    """The writer's thread is busy; whatever it is given inside goes into one commit when it is free."""
+    is_held, is_free = threading.Event(), threading.Event()
+
+    def hold(connection: sqlite3.Connection) -> None:
+        is_held.set()
+        is_free.wait(WAIT_SECONDS)
+
+    holding = asyncio.ensure_future(store._writer.run(hold, sync_later=sync_later))
+    await wait_until(is_held.is_set)
+    try:
+        yield
+        # Enough steps of the loop for what was begun inside to be in the thread's queue.
+        for _ in range(5):
+            await asyncio.sleep(0)
+    finally:
+        is_free.set()
+    await holding
 
 
 async def whole_run(store: Store, record: RunRecord, answer: str = "hi", *, ended_at: float | None = None) -> RunRecord:

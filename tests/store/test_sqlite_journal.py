@@ -17,7 +17,14 @@ from holdfast.ids import BEFORE_FIRST, EventNumber, RunId
 from holdfast.store.records import RunFilter, RunRecord
 from holdfast.store.sqlite import SqliteStore
 from holdfast.store.sqlite.database import connect_reader
-from holdfast.store.sqlite.journal import BEHIND_BYTES, LARGE_BYTES, PACK_BATCHES, PACK_BYTES, TIDY_BYTES
+from holdfast.store.sqlite.journal import (
+    BEHIND_BYTES,
+    CUT_BYTES,
+    LARGE_BYTES,
+    PACK_BATCHES,
+    PACK_BYTES,
+    TIDY_BYTES,
+)
 from holdfast.store.sqlite.log import SEGMENT_BYTES, read_batches
 from holdfast.store.sqlite.migrate import APPLICATION_ID
 from holdfast.store.sqlite.rows import encode
@@ -25,6 +32,7 @@ from tests.store.store_world import (
     WAIT_SECONDS,
     an_ending,
     append,
+    held_thread,
     last_batch,
     run_record,
     started,
@@ -263,6 +271,30 @@ async def test_a_silent_run_does_not_hold_back_the_journal(sqlite_store: SqliteS
     assert await whole_log(sqlite_store, silent.id) == _words(4)
 
 
+async def test_what_was_held_back_is_cut_piece_by_piece(sqlite_store: SqliteStore) -> None:
+    """R1: nobody waits for a commit that deletes megabytes, unless nothing is needed and the whole table can go."""
+    await _begin(sqlite_store, 1)
+    cuts: list[int | None] = [0]
+    """Up to which id; None: all there was, at once."""
+
+    def watch(statement: str) -> None:
+        if statement.startswith("DELETE FROM journal"):
+            _, _, limit = statement.partition(" WHERE id < ")
+            cuts.append(int(limit) if limit else None)
+
+    await sqlite_store._writer.run(lambda connection: connection.set_trace_callback(watch))
+    busy, chatty = run_record(), run_record()
+    await sqlite_store.create_run(busy)
+    await sqlite_store.create_run(chatty)
+    for number in range(3 * BEHIND_BYTES // len(MEDIUM) // 2):
+        # There is always a word of the one in the journal when the other is packed.
+        said = append(sqlite_store, chatty.id, texts(number, "word"))
+        await asyncio.gather(append(sqlite_store, busy.id, texts(number, MEDIUM)), said)
+    steps = [later - earlier for earlier, later in pairwise(cuts) if earlier is not None and later is not None]
+    assert max(steps) == CUT_BYTES
+    assert steps.count(CUT_BYTES) > 5
+
+
 @pytest.mark.parametrize("how", ["live", "ended", "forgotten"])
 async def test_a_deleted_run_leaves_nothing_in_the_journal(sqlite_store: SqliteStore, how: str) -> None:
     """Nothing for whoever looks at the file, nor for the next run, which gets the key that it had."""
@@ -292,6 +324,42 @@ async def test_a_deleted_run_leaves_nothing_in_the_journal(sqlite_store: SqliteS
         await store.end_run(record.id, last_batch(1, ending), ending)
         assert len(await whole_log(store, record.id)) == 2
     await store.aclose()
+
+
+async def test_a_run_deleted_with_its_last_batches_leaves_nothing_in_the_journal(sqlite_store: SqliteStore) -> None:
+    """R14: also when all of that is one commit, in which the batches come first."""
+    gone = await _begin(sqlite_store, 1)
+    async with held_thread(sqlite_store):
+        going = asyncio.gather(
+            append(sqlite_store, gone.id, texts(1, "1")),
+            sqlite_store.delete_run(gone.id),
+            append(sqlite_store, gone.id, texts(2, "2")),
+            return_exceptions=True,
+        )
+    assert [type(result) for result in await going] == [type(None), type(None), LogConflictError]
+    assert _count(sqlite_store, "log") == _count(sqlite_store, "journal") == 0
+    again = await _begin(sqlite_store, 2)
+    assert await whole_log(sqlite_store, again.id) == _words(2)
+
+
+async def test_a_deleted_run_that_was_about_to_be_packed_is_not(sqlite_store: SqliteStore) -> None:
+    """R14: what would be packed would be found by the next run, which gets the key that it had."""
+    gone = await _begin(sqlite_store, PACK_BATCHES)
+    await sqlite_store.delete_run(gone.id)
+    assert _count(sqlite_store, "log") == _count(sqlite_store, "journal") == 0
+    again = await _begin(sqlite_store, 2)
+    assert await whole_log(sqlite_store, again.id) == _words(2)
+
+
+async def test_a_deleted_run_does_not_hold_back_the_journal(sqlite_store: SqliteStore) -> None:
+    """R7: nobody needs what it had there."""
+    gone = await _begin(sqlite_store, 2)
+    other = await _begin(sqlite_store, 1)
+    await sqlite_store.delete_run(gone.id)
+    for number in range(1, 8 * TIDY_BYTES // len(MEDIUM)):
+        await append(sqlite_store, other.id, texts(number, MEDIUM))
+    ((size,),) = _rows(sqlite_store, "SELECT sum(length(events)) FROM journal")
+    assert size < 2 * TIDY_BYTES + PACK_BYTES
 
 
 async def test_a_store_that_another_opens_too_keeps_its_live_runs_whole(sqlite_store: SqliteStore) -> None:

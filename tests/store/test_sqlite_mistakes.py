@@ -12,8 +12,19 @@ from holdfast.events import Batch, TextAdded
 from holdfast.ids import EventNumber, RunId, SessionId
 from holdfast.store.records import RunFilter, RunRecord, SessionRecord
 from holdfast.store.sqlite import SqliteStore
+from holdfast.store.sqlite.journal import MAX_ROWS_AT_ONCE
+from holdfast.store.sqlite.readers import READERS
 from holdfast.store.sqlite.writer import RUSH_SECONDS
-from tests.store.store_world import WAIT_SECONDS, an_ending, append, last_batch, run_record, texts, whole_log
+from tests.store.store_world import (
+    WAIT_SECONDS,
+    an_ending,
+    append,
+    held_thread,
+    last_batch,
+    run_record,
+    texts,
+    whole_log,
+)
 
 TOO_LARGE = 10**30
 """A time that Python can hold and SQLite cannot: found out when the row is written."""
@@ -85,6 +96,27 @@ async def test_a_mistake_in_a_group_is_said_once_and_leaves_nobody_waiting(
     await check_that_it_goes_on(sqlite_store, record, 1)
 
 
+async def test_a_group_that_takes_more_than_one_statement_fails_whole(sqlite_store: SqliteStore) -> None:
+    """R6: nothing is saved of which somebody was told that it is not."""
+    record = await begin(sqlite_store)
+    count = MAX_ROWS_AT_ONCE + 10
+    async with held_thread(sqlite_store):
+        batches = [texts(number, "lost") for number in range(1, count)]
+        batches.append(Batch(EventNumber(count), TOO_LARGE, [TextAdded(text="lost")]))
+        going = asyncio.gather(*(append(sqlite_store, record.id, batch) for batch in batches), return_exceptions=True)
+    assert [type(result) for result in await going] == [StoreUnavailableError] * count
+    assert await whole_log(sqlite_store, record.id) == [TextAdded(text="one")]
+    await check_that_it_goes_on(sqlite_store, record, 1)
+
+
+async def test_a_connection_that_is_no_good_any_more_is_replaced(sqlite_store: SqliteStore) -> None:
+    """R6: whoever meets it is told, and the next finds a new one."""
+    record = await begin(sqlite_store)
+    with pytest.raises(StoreUnavailableError):
+        await sqlite_store._writer.run(lambda connection: connection.close())
+    await check_that_it_goes_on(sqlite_store, record, 1)
+
+
 @pytest.mark.parametrize("beside", [False, True])
 @pytest.mark.parametrize("sync_later", [False, True])
 async def test_a_mistake_in_a_change_is_its_askers_and_takes_back_that_change_alone(
@@ -108,6 +140,24 @@ async def test_a_mistake_in_a_change_is_its_askers_and_takes_back_that_change_al
     assert isinstance(session, SessionRecord) and session.title == "hello"
     assert [run.id for run in await sqlite_store.list_runs(RunFilter())] == [record.id]
     await check_that_it_goes_on(sqlite_store, record, 1 + len(others))
+
+
+async def test_a_mistake_in_a_read_is_its_askers_and_leaves_no_snapshot_open(sqlite_store: SqliteStore) -> None:
+    """R7: whoever reads next finds a connection that is as good as new, and the write-ahead log is not held back."""
+    record = await begin(sqlite_store)
+
+    def half(connection: sqlite3.Connection) -> None:
+        connection.execute("BEGIN")
+        connection.execute("SELECT * FROM runs").fetchone()
+        raise TypeError("mine")
+
+    for _ in range(READERS + 1):
+        with pytest.raises(TypeError):
+            await sqlite_store._readers.run(half)
+    await check_that_it_goes_on(sqlite_store, record, 1)
+    other = sqlite3.connect(sqlite_store.file)
+    assert other.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0] == 0
+    other.close()
 
 
 async def test_a_condition_of_the_store_is_no_mistake_of_ours(

@@ -5,6 +5,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -120,6 +121,32 @@ async def test_a_short_lock_is_waited_for(tmp_path: Path) -> None:
     other.close()
     await asyncio.wait_for(creating, WAIT_SECONDS)
     assert await store.get_run(record.id) == record
+    await store.aclose()
+
+
+async def test_a_file_that_is_too_small_for_the_schema_is_left_as_if_nobody_had_been_there(tmp_path: Path) -> None:
+    """R8: half a schema would be taken for another program's, and refused for ever."""
+    file = tmp_path / "holdfast.db"
+    for pages in range(1, 20, 3):
+        with pytest.raises(StoreUnavailableError, match="the store is full"):
+            await SqliteStore.open(file, max_bytes=pages * 4096)
+    store = await SqliteStore.open(file)
+    kept = await whole_run(store, run_record())
+    assert await store.get_run(kept.id) == kept
+    await store.aclose()
+
+
+async def test_a_new_file_that_another_process_is_about_to_write_is_waited_for(tmp_path: Path) -> None:
+    """R6: beginning a write-ahead log needs the file alone, and SQLite does not wait for that by itself."""
+    file = tmp_path / "holdfast.db"
+    with closing(sqlite3.connect(file, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        opening = asyncio.ensure_future(SqliteStore.open(file))
+        _, waiting = await asyncio.wait({opening}, timeout=0.1)
+        assert waiting
+        other.execute("COMMIT")
+        store = await asyncio.wait_for(opening, WAIT_SECONDS)
+    assert await store.unfinished_runs() == []
     await store.aclose()
 
 

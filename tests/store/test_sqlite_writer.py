@@ -13,7 +13,16 @@ from holdfast.ids import CallId, EventNumber
 from holdfast.store.records import IdempotencyKey, RunRecord
 from holdfast.store.sqlite import BUSY_SECONDS, SqliteStore
 from holdfast.store.sqlite.writer import RUSH_OPERATIONS, RUSH_SECONDS
-from tests.store.store_world import WAIT_SECONDS, an_ending, append, last_batch, run_record, texts, whole_log
+from tests.store.store_world import (
+    WAIT_SECONDS,
+    an_ending,
+    append,
+    held_thread,
+    last_batch,
+    run_record,
+    texts,
+    whole_log,
+)
 
 PAUSE_SECONDS = 2 * RUSH_SECONDS
 
@@ -94,6 +103,39 @@ async def test_what_comes_thick_and_fast_is_gathered(
     assert commits.count(True) <= RUSH_OPERATIONS
     assert len(commits) < 50
     assert len(await whole_log(sqlite_store, record.id)) == 50
+
+
+async def test_what_comes_while_the_thread_writes_waits_for_it(sqlite_store: SqliteStore) -> None:
+    """R1: there is one connection; the loop would write into the thread's transaction, and report what is not saved."""
+    watching, record = await begin(sqlite_store)
+    told: list[StoreError | None] = []
+    async with held_thread(sqlite_store):
+        sqlite_store.append(record.id, texts(0, "one"), told.append)
+        await asyncio.sleep(PAUSE_SECONDS)
+        sqlite_store.append(record.id, texts(1, "two"), told.append)
+        await asyncio.sleep(PAUSE_SECONDS)
+        assert told == []
+    await append(sqlite_store, record.id, texts(2, "three"))
+    assert told == [None, None]
+    assert watching.look()[:2] == [False, False]
+    assert len(await whole_log(sqlite_store, record.id)) == 3
+
+
+async def test_a_callback_may_append_what_follows(sqlite_store: SqliteStore) -> None:
+    """R1: nothing that it hands over is lost, whoever has committed what it is told of."""
+    _, record = await begin(sqlite_store)
+    done = asyncio.Event()
+
+    def follow(error: StoreError | None, number: int = 1) -> None:
+        assert error is None
+        if number == 20:
+            done.set()
+        else:
+            sqlite_store.append(record.id, texts(number, "x"), lambda error: follow(error, number + 1))
+
+    sqlite_store.append(record.id, texts(0, "x"), follow)
+    await asyncio.wait_for(done.wait(), WAIT_SECONDS)
+    assert len(await whole_log(sqlite_store, record.id)) == 20
 
 
 async def test_tidying_is_the_threads(sqlite_store: SqliteStore) -> None:

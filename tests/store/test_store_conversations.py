@@ -100,6 +100,18 @@ async def test_a_run_without_messages_stands_where_it_began(store: Store) -> Non
     assert kept.head == conversation.head == first.head
 
 
+async def test_a_run_without_messages_whose_parent_is_gone_stands_nowhere(store: Store) -> None:
+    """P6: it does not point at a message that was deleted while it was going."""
+    first = await whole_run(store, run_record())
+    live = run_record(parent=first.head)
+    await store.create_run(live)
+    await store.delete_session(SESSION)
+    ending = an_ending(live, messages=())
+    await store.end_run(live.id, last_batch(0, ending), ending)
+    kept = await store.get_run(live.id)
+    assert kept is not None and kept.head is None
+
+
 async def test_a_session_is_made_by_its_first_run_and_moves_with_each(store: Store) -> None:
     """J2.b: title, times, count and newest message."""
     record = run_record(said="  What \n is " + "x" * 100, created_at=100.0)
@@ -119,6 +131,15 @@ async def test_a_session_is_made_by_its_first_run_and_moves_with_each(store: Sto
     assert later is not None
     assert (later.title, later.updated_at, later.runs) == (moved.title, 160.0, 2)
     assert await store.get_session(SessionId("unknown")) is None
+
+
+async def test_a_session_is_named_after_the_first_words_of_its_user(store: Store) -> None:
+    """J2: not after an assistant's, nor after a picture."""
+    picture = UserMessage(parts=(Image(url="data:image/png;base64,AAAA"),))
+    said = (assistant_says("How can I help?"), picture, user_says("Name this bird"), user_says("and that"))
+    await store.create_run(msgspec.structs.replace(run_record(), input=said))
+    session = await store.get_session(SESSION)
+    assert session is not None and session.title == "Name this bird"
 
 
 async def test_a_session_can_be_made_named_and_described(store: Store) -> None:
@@ -160,11 +181,24 @@ async def test_sessions_are_listed_the_last_used_first_and_found_by_title_and_id
     assert (await found(""))[0] == titles[0]
 
 
-async def test_sessions_of_the_same_moment_are_listed_the_newest_first(store: Store) -> None:
+@pytest.mark.parametrize("search", ["", "s"])
+async def test_sessions_of_the_same_moment_are_listed_the_newest_first(store: Store, search: str) -> None:
     """J2.a: an order that does not change by itself."""
     for number in range(5):
         await store.put_session(SessionRecord(id=SessionId(f"s{number}"), created_at=1.0, updated_at=1.0))
-    assert [session.id for session in await store.list_sessions("", 10, 0)] == ["s4", "s3", "s2", "s1", "s0"]
+    assert [session.id for session in await store.list_sessions(search, 10, 0)] == ["s4", "s3", "s2", "s1", "s0"]
+
+
+async def test_a_session_is_found_by_the_title_that_its_first_run_gave_it(store: Store) -> None:
+    """J2: also when the session was there before, without one; and by none that it does not have."""
+    await store.put_session(SessionRecord(id=SESSION, created_at=1.0, updated_at=1.0))
+    for said in ("Über Äpfel", "about pears"):
+        await store.create_run(run_record(said=said))
+    assert [session.id for session in await store.list_sessions("äpfel", 10, 0)] == [SESSION]
+    assert await store.list_sessions("pears", 10, 0) == []
+    await store.put_session(SessionRecord(id=SESSION, created_at=1.0, updated_at=1.0, title="Plums"))
+    assert [session.id for session in await store.list_sessions("plums", 10, 0)] == [SESSION]
+    assert await store.list_sessions("äpfel", 10, 0) == []
 
 
 async def test_a_deleted_session_is_gone_with_its_messages_runs_and_names(store: Store) -> None:
@@ -190,6 +224,18 @@ async def test_a_message_id_is_never_used_again(store: Store) -> None:
     await store.delete_session(SESSION)
     again = await whole_run(store, run_record(session="other"))
     assert kept.head is not None and again.head is not None and again.head > kept.head
+
+
+async def test_a_session_that_comes_back_counts_the_runs_that_were_going_and_are_kept(store: Store) -> None:
+    """J2: not those of which nothing is kept."""
+    live, other, passing = run_record(), run_record(), run_record(ephemeral=True)
+    for record in (live, other, passing):
+        await store.create_run(record)
+    await store.delete_session(SESSION)
+    ending = an_ending(live)
+    await store.end_run(live.id, last_batch(0, ending), ending)
+    session = await store.get_session(SESSION)
+    assert session is not None and session.runs == 2
 
 
 @pytest.mark.parametrize("named", [False, True])
@@ -335,6 +381,8 @@ async def test_messages_are_added_to_a_conversation_without_a_run(store: Store) 
     more = await store.add_messages("conv_1", SESSION, [user_says("two")])
     conversation = await store.get_conversation("conv_1")
     assert conversation is not None and conversation.head == more[-1].id and conversation.kept
+    session = await store.get_session(SESSION)
+    assert session is not None and session.head == more[-1].id
     assert await said_on_path(store, conversation.head) == ["one", "1", "two"]
     assert await store.add_messages("conv_1", SESSION, []) == []
     await whole_run(store, run_record(said="three", parent=conversation.head, conversation="conv_1"), "3")

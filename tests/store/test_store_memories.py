@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from holdfast.store.memory import MemoryStore
 from holdfast.store.port import Store
+from holdfast.store.search_terms import MAX_QUERY_TERMS, query_terms
 from holdfast.store.sqlite import SqliteStore
 
 
@@ -25,6 +26,7 @@ async def test_memories_are_found_by_their_words_the_best_match_first(store: Sto
     ):
         await store.remember("me", text)
     assert (await recalled(store, "what is the dog called?"))[0].startswith("The user's dog")
+    assert (await recalled(store, "what is the cat called?"))[0].startswith("The user's cat")
     assert await recalled(store, "LISBON") == ["The user lives in Lisbon."]
     assert await recalled(store, "friday") == ["Deploys happen on Fridays."]
     assert await recalled(store, "quantum") == []
@@ -75,6 +77,30 @@ async def test_a_piece_of_a_word_is_found_when_no_word_matches(store: Store) -> 
     """Breakfast has `fast` in it."""
     await store.remember("me", "Breakfast at eight")
     assert await recalled(store, "FAST") == ["Breakfast at eight"]
+
+
+async def test_a_short_word_is_found_whole_and_a_longer_one_by_its_beginning(store: Store) -> None:
+    """C14: `a` does not find everything that begins with it."""
+    for text in ("an apple a day", "go ahead", "gone fishing"):
+        await store.remember("me", text)
+    assert await recalled(store, "go") == ["go ahead"]
+    assert await recalled(store, "a") == ["an apple a day"]
+    assert await recalled(store, "gon") == ["gone fishing"]
+
+
+async def test_letters_of_another_width_are_the_same_letters(store: Store) -> None:
+    """C14: as an East Asian keyboard writes them."""
+    await store.remember("me", "The user lives in Lisbon.")
+    assert await recalled(store, "ＬＩＳＢＯＮ") == ["The user lives in Lisbon."]
+
+
+async def test_a_query_of_any_length_is_answered_and_looks_for_its_beginning(store: Store) -> None:
+    """C14: a page that somebody pasted is no reason to search for an hour."""
+    await store.remember("me", "first and last")
+    words = [f"word{number}" for number in range(20_000)]
+    assert await recalled(store, " ".join(["first", *words])) == ["first and last"]
+    assert await recalled(store, " ".join([*words, "last"])) == []
+    assert len(query_terms(" ".join(words))) == MAX_QUERY_TERMS
 
 
 async def test_half_a_character_does_not_break_it(store: Store) -> None:

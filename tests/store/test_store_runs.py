@@ -24,8 +24,10 @@ from holdfast.events import (
 from holdfast.ids import BEFORE_FIRST, CallId, EventNumber, RunId, SessionId
 from holdfast.messages import Usage, user_says
 from holdfast.outcomes import Cancelled, Completed, Failed, Incomplete, Outcome, RequiresAction
+from holdfast.store.memory import MemoryStore
 from holdfast.store.port import Store
 from holdfast.store.records import IdempotencyKey, Reserved, RunFilter
+from holdfast.store.sqlite import SqliteStore
 from tests.store.store_world import (
     SESSION,
     WAIT_SECONDS,
@@ -86,9 +88,9 @@ async def test_events_come_back_as_they_were_appended(store: Store) -> None:
     ]
 
 
-@pytest.mark.parametrize("limit", [1, 2, 3, 5, 100])
+@pytest.mark.parametrize("limit", [0, 1, 2, 3, 5, 100])
 async def test_a_log_is_read_after_any_number_in_pages_of_any_size(store: Store, limit: int) -> None:
-    """R7.a: exactly the events that follow, nothing twice, nothing missing."""
+    """R7.a: exactly the events that follow, nothing twice, nothing missing; one at least, so that a reader gets on."""
     record = run_record()
     await store.create_run(record)
     words = [str(number) for number in range(23)]
@@ -99,7 +101,7 @@ async def test_a_log_is_read_after_any_number_in_pages_of_any_size(store: Store,
     for after in range(-1, 24):
         batches = await store.read_log(record.id, EventNumber(after), limit)
         events = [event for batch in batches for event in batch.events]
-        assert events == [TextAdded(text=word) for word in words[after + 1 : after + 1 + limit]]
+        assert events == [TextAdded(text=word) for word in words[after + 1 : after + 1 + max(1, limit)]]
         assert all(batch.events for batch in batches)
         assert not batches or batches[0].first == after + 1
         assert all(one.end == two.first for one, two in pairwise(batches))
@@ -207,7 +209,7 @@ async def test_a_run_that_ended_says_how(store: Store, outcome: Outcome) -> None
     record = run_record()
     await store.create_run(record)
     await append(store, record.id, started(record))
-    ending = an_ending(record, "x" * 600, outcome=outcome)
+    ending = msgspec.structs.replace(an_ending(record, "x" * 600, outcome=outcome), answered_by="other/model")
     await store.end_run(record.id, last_batch(1, ending), ending)
     kept = await store.get_run(record.id)
     session = await store.get_session(SESSION)
@@ -220,6 +222,7 @@ async def test_a_run_that_ended_says_how(store: Store, outcome: Outcome) -> None
         events=2,
         head=session.head,
         text="x" * 500,
+        answered_by="other/model",
     )
     assert (await whole_log(store, record.id))[-1] == RunEnded(outcome=outcome, usage=ending.usage)
     assert await store.unfinished_runs() == []
@@ -313,6 +316,15 @@ async def test_a_key_is_free_again_when_its_run_is_gone(store: Store) -> None:
     assert await store.find_key("k") == Reserved(run=second.id, fingerprint="f")
 
 
+async def test_a_run_that_is_refused_takes_no_key(store: Store) -> None:
+    """C15: a key means a run that can be replayed."""
+    record = run_record()
+    await store.create_run(record)
+    with pytest.raises(LogConflictError):
+        await store.create_run(record, IdempotencyKey(key="k", fingerprint="f"))
+    assert await store.find_key("k") is None
+
+
 async def test_runs_are_listed_newest_first_page_by_page(store: Store) -> None:
     """J1.b: each run once, also when the last run of a page is deleted in between."""
     records = [run_record() for _ in range(7)]
@@ -388,6 +400,15 @@ async def test_retention_forgets_old_ended_runs_and_nothing_else(store: Store) -
     assert len(await said_in(store)) == 2 * 62
 
 
+async def test_retention_leaves_what_ended_at_that_very_moment(store: Store) -> None:
+    """R14: before then is before then, for forgetting and for compacting."""
+    kept = await whole_run(store, run_record(), ended_at=150.0)
+    assert await store.compact_logs(150.0, 10) == 0
+    assert await store.forget_logs(150.0) == 0
+    assert await store.get_run(kept.id) == kept
+    assert await store.forget_logs(150.1) == 1
+
+
 async def test_a_compacted_log_is_the_same_log(store: Store) -> None:
     """R14.b: no event, number or time is lost; a second time there is nothing to do."""
     records = [run_record(session=f"s{number}") for number in range(3)]
@@ -440,6 +461,22 @@ async def test_a_closed_store_says_so(store: Store) -> None:
         await store.check()
 
 
+async def test_a_waiter_that_is_cancelled_harms_nobody(store: Store) -> None:
+    """R6: what it asked for is saved, whoever waits beside it is told, and nobody else hears of it."""
+    reported: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: reported.append(context))
+    cancelled, other = run_record(session="one"), run_record(session="two")
+    waiting = asyncio.ensure_future(store.create_run(cancelled))
+    beside = asyncio.ensure_future(store.create_run(other))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.wait_for(beside, WAIT_SECONDS)
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert [run.id for run in await store.list_runs(RunFilter())] == [other.id, cancelled.id]
+    assert reported == []
+
+
 async def test_one_callback_that_fails_does_not_keep_the_others_from_hearing(store: Store) -> None:
     """Each waiter of a commit is told."""
     record = run_record()
@@ -454,6 +491,19 @@ async def test_one_callback_that_fails_does_not_keep_the_others_from_hearing(sto
     await append(store, record.id, texts(1, "b"))
     assert reported == ["mine"]
     assert [text_of(event) for event in await whole_log(store, record.id)] == ["a", "b"]  # type: ignore[arg-type]
+
+
+async def test_an_observer_hears_of_every_commit(store: Store) -> None:
+    """S10: how long it took, and how many operations it held; after those that waited for it."""
+    assert isinstance(store, MemoryStore | SqliteStore)
+    told: list[str] = []
+    record = run_record()
+    await store.create_run(record)
+    store.on_commit = lambda seconds, operations: told.append(f"{operations} in {seconds >= 0}")
+    store.append(record.id, texts(0, "a"), lambda error: told.append("saved"))
+    await store.create_run(run_record())
+    store.on_commit = None
+    assert told in (["saved", "1 in True", "1 in True"], ["saved", "2 in True"])
 
 
 async def test_a_check_reads_and_writes_and_gives_figures(store: Store) -> None:

@@ -75,7 +75,7 @@ def prepare_file(path: Path) -> None:
 
 
 def connect_writer(path: Path, *, busy_seconds: float, max_bytes: int | None) -> sqlite3.Connection:
-    """The connection that writes, for one thread at a time. Commits last: they are on the disk when they are reported.
+    """The connection that writes, for one thread at a time. It waits for the disk, until committer.py says otherwise.
 
     Raises:
         StoreUnavailableError: WAL does not work there.

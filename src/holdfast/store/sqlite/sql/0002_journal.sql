@@ -4,7 +4,7 @@
 -- event would write a page. The journal has no index but its own order, so all that one commit brings goes to the few
 -- pages at its end. A run's batches move to `log` many at a time, as one row of form 2, and when it ends; what has
 -- moved is deleted here from the front. So the journal stays small enough to be searched by reading it. Rows of a run
--- that was deleted go the same way; until then no new run is given its key.
+-- that is deleted go with it, since another run may be given its key.
 CREATE TABLE journal (
     -- About how many bytes were appended before it: says how old a row is, and how far from the end.
     id INTEGER PRIMARY KEY,
