@@ -68,7 +68,7 @@ async def test_nanobot_clients_have_one_session_unless_they_name_another() -> No
 
 @pytest.mark.parametrize(("dialect", "done"), [("holdfast", True), ("hermes", True), ("nanobot", False)])
 async def test_after_a_failure_a_stream_ends_as_its_clients_expect(dialect: DialectName, done: bool) -> None:
-    """W3: `[DONE]` after the error chunk, or the end of the body without any success terminator."""
+    """W3.a, W3.b: `[DONE]` after the error chunk, or the end of the body without any success terminator."""
     async with serving([FAILS, Reply(text="Hi.")], server=speaking(dialect)) as world:
         failed = await world.client.chat(stream=True)
         well = await world.client.chat(stream=True)
