@@ -1,6 +1,7 @@
 """C: POST /v1/chat/completions, as clients see it."""
 
 import asyncio
+import time
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ from holdfast.store.records import RunFilter, SessionRecord
 from holdfast.testing import Fault, Reply, ScriptedCall, ScriptedUpstream, says, tool_call
 from holdfast.testing.upstream import Step
 from holdfast.upstream.port import ModelCall
-from tests.serving import CHAT, KEY, World, asking, serving, serving_parts
+from tests.serving import CHAT, KEY, Answer, World, asking, serving, serving_parts
 
 WEATHER = {
     "type": "function",
@@ -99,6 +100,7 @@ async def test_what_the_client_does_not_want_stored_is_not(store: Any, kept: boo
         async with asyncio.timeout(5):
             while (await world.server.service.store.get_run(run) is not None) is not kept:
                 await asyncio.sleep(0.005)
+        assert bool((await world.client.get("/v1/sessions")).json["data"]) is kept
 
 
 async def test_a_stream_has_the_right_shape_from_its_headers_to_done() -> None:
@@ -358,6 +360,19 @@ async def test_tool_activity_is_a_chunk_with_an_empty_delta_and_a_vendor_key(tmp
         ChatCompletionChunk.model_validate(chunk)
 
 
+async def test_a_tool_that_is_running_when_the_run_is_stopped_is_shown_to_have_ended() -> None:
+    """C8.b: no reader is left with a tool that runs for ever."""
+    agent = AgentSettings(prompt="", tools=("terminal",))
+    async with serving([Reply(calls=(tool_call("terminal", command="sleep 300"),))], agent=agent) as world:
+        async with world.client.opened("POST", CHAT, asking(stream=True)) as response:
+            body = await response.content.readuntil(b'"status":"running"')
+            await world.client.post(f"/v1/runs/{response.headers['X-Holdfast-Run-Id']}/stop")
+            body += await response.read()
+    answer = Answer(response.status, response.headers, body)
+    shown = [chunk["holdfast"] for chunk in answer.chunks if "tool" in chunk.get("holdfast", {})]
+    assert [(each["toolCallId"], each["status"]) for each in shown] == [("call_0", "running"), ("call_0", "failed")]
+
+
 def encoded(*events: Event) -> str:
     encoder = ChatEncoder(
         RunId("run_1"), model="m", created=1, fingerprint="fp", dialect=DIALECTS["holdfast"], include_usage=False
@@ -409,6 +424,16 @@ async def test_system_messages_are_layered_on_the_agents_own_prompt_for_this_req
         ("user", "Second?"),
     ]
     assert second[0]["content"] == "You are the agent."
+
+
+async def test_a_system_message_is_not_kept_with_its_session() -> None:
+    """C10.a: for this request only, also where the session's history is stored."""
+    async with serving([Reply(text="Aye."), Reply(text="Yes.")]) as world:
+        messages = [{"role": "system", "content": "Be a pirate."}, {"role": "user", "content": "First?"}]
+        await world.client.chat(messages=messages, session_id="s")
+        await world.client.chat("Second?", session_id="s")
+        sent = [[m["content"] for m in request.body["messages"]] for request in world.provider.requests]
+    assert sent == [["Be a pirate.", "First?"], ["First?", "Aye.", "Second?"]]
 
 
 async def test_text_images_and_tool_results_are_understood() -> None:
@@ -833,6 +858,43 @@ async def test_an_sdks_own_retry_attaches_to_the_run_that_is_still_going() -> No
     assert first.result().body == retry.result().body
     assert retry.result().headers["Idempotency-Replayed"] == "true"
     assert later.text == "Twice."
+
+
+WAITED_FOR: list[tuple[bool, dict[str, str], dict[str, Any], Any]] = [
+    # streamed, headers, body, how long the run waits for its client
+    (False, {"Idempotency_Key": "k"}, {}, 15.0),
+    (True, {"Idempotency_Key": "k"}, {}, 15.0),
+    (False, {"X_Stainless_Retry_Count": "0"}, {}, 1.5),
+    (True, {"X_Stainless_Retry_Count": "0"}, {}, "cancel"),
+    (False, {}, {}, "cancel"),
+    (False, {"Idempotency_Key": "k"}, {"on_disconnect": "cancel"}, "cancel"),
+    (False, {"X_Stainless_Retry_Count": "0"}, {"on_disconnect": 7}, 7.0),
+]
+
+
+@pytest.mark.parametrize(("stream", "headers", "body", "waits"), WAITED_FOR)
+async def test_a_client_that_will_come_back_by_itself_is_waited_for(
+    stream: bool, headers: dict[str, str], body: dict[str, Any], waits: Any
+) -> None:
+    """C15.f: with a key for 15 seconds, a plain request of an official SDK for 1.5, unless it says otherwise."""
+    async with serving([Reply(text="One two.", hold_after=1)]) as world:
+        task = asyncio.get_running_loop().create_task(world.client.chat(stream=stream, headers=headers, **body))
+        request = await world.provider.received()
+        [live] = world.server.service.supervisor.registry.all
+        assert live.request.on_disconnect == waits
+        task.cancel()
+        await asyncio.wait([task])
+        if waits in ("cancel", 1.5):
+            left_at = time.monotonic()
+            passed = await request.closed() - left_at
+            assert (passed < 0.5) if waits == "cancel" else (1.0 < passed < 4.0)
+        else:
+            while live.readers:
+                await asyncio.sleep(0.005)
+            request.release()
+            await world.ended(live.request.run)
+            shown = await world.client.get(f"/v1/runs/{live.request.run}")
+            assert (shown.json["outcome"], shown.json["text"]) == ("completed", "One two.")
 
 
 # C16, C17: model, disconnect

@@ -80,6 +80,6 @@ async def test_after_a_failure_a_stream_ends_as_its_clients_expect(dialect: Dial
 
 
 async def test_a_configured_name_stands_in_every_dialect() -> None:
-    """W1: the default model name is a default."""
+    """W1, S2: the default model name is a default."""
     async with serving(server=ServerSettings(dialect="hermes", name="otto")) as world:
         assert (await world.client.get("/v1/models")).json["data"][0]["id"] == "otto"

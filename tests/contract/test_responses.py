@@ -511,7 +511,7 @@ async def test_the_least_recently_used_responses_are_evicted_with_their_conversa
 
 
 async def test_a_chain_passes_on_the_whole_transcript_once(tmp_path: Path) -> None:
-    """P5.a: tool calls and results included, same session, instructions carried forward unless given."""
+    """P2.a, P5.a: tool calls and results included, same session, instructions carried forward unless given."""
     script = [READ_NOTES, Reply(text="Feed it."), Reply(text="Done."), Reply(text="Ahoy.")]
     async with serving(script, **with_files(tmp_path)) as world:
         given = {"instructions": "Be brief.", "input": [{"role": "system", "content": "Meow."}, *_user("Notes?")]}
@@ -750,6 +750,27 @@ async def test_the_background_answers_at_once_and_is_polled() -> None:
         assert text_of(await until(world, response["id"], "completed")) == "One two three"
 
 
+@pytest.mark.parametrize("how", [{"background": True}, {"stream": True}, {"on_disconnect": "continue"}, {}], ids=str)
+async def test_whoever_can_be_asked_about_a_call_is(how: dict[str, Any], tmp_path: Path) -> None:
+    """R12.c: about a stream, a detached run and a background response; a plain one that dies with its client is not."""
+    agent = AgentSettings(prompt="", tools=("files",), workspace=str(tmp_path), approval="ask")
+    write = Reply(calls=(tool_call("write_file", path="a.txt", content="x"),))
+    async with serving([write, Reply(text="Well.")], agent=agent) as world:
+        sending = asyncio.ensure_future(world.client.post(RESPONSES, {"input": "Write", **how}))
+        await world.provider.received()
+        if how:
+            run = world.server.service.supervisor.registry.all[0].request.run
+            async with asyncio.timeout(5):
+                while not (await world.client.get(f"/v1/runs/{run}")).json["approvals"]:
+                    await asyncio.sleep(0.01)
+            assert (await world.client.post(f"/v1/runs/{run}/approval", {"approved": True})).status == 200
+        await world.provider.received(2)
+        assert (await sending).status == 200
+        told = sent(world)[-1]["content"]
+    assert ("nobody to ask" in told) is not bool(how)
+    assert (tmp_path / "a.txt").exists() is bool(how)
+
+
 async def test_a_background_stream_is_resumed_where_it_was_lost() -> None:
     """P9.c: replay and live together give every event once."""
     async with serving([Reply(text="One two three four", hold_after=2)]) as world:
@@ -811,6 +832,19 @@ async def test_a_stream_that_is_cancelled_says_so_to_whoever_reads_it() -> None:
                 seen += await response.content.read()
         assert b"event: response.incomplete\n" in seen and seen.endswith(b"data: [DONE]\n\n")
         assert text_of(await get(world, name)) == "One two"
+
+
+async def test_a_response_that_was_cancelled_can_be_continued_from() -> None:
+    """P8: GET shows what had come, and the next turn's model reads it."""
+    async with serving([Reply(text="One two three", hold_after=2), Reply(text="Three.")]) as world:
+        async with world.client.opened("POST", RESPONSES, {"input": "Count", "stream": True}) as response:
+            name = "resp_" + response.headers["X-Holdfast-Run-Id"].removeprefix("run_")
+            await response.content.readuntil(b'"delta":" two"')
+            await world.client.post(f"{RESPONSES}/{name}/cancel")
+            await response.read()
+        assert text_of(await get(world, name)) == "One two"
+        await ask(world, "Go on.", previous_response_id=name)
+        assert said(world) == [("user", "Count"), ("assistant", "One two"), ("user", "Go on.")]
 
 
 async def test_deleting_a_response_that_goes_on_stops_it() -> None:

@@ -35,6 +35,7 @@ from holdfast.outcomes import Cancelled, Completed, Failed, Incomplete, Requires
 from holdfast.runs.recovery import recover
 from holdfast.store.port import Store
 from holdfast.store.records import RunRecord
+from holdfast.testing.clock import ManualClock
 from holdfast.testing.upstream import Step, says
 from tests.runs_world import (
     FEW,
@@ -498,6 +499,19 @@ async def test_a_message_posted_to_a_running_run_reaches_the_model_before_its_ne
             world.supervisor.steer(started.run, user_says("too late"))
 
 
+async def test_a_message_posted_while_the_model_calls_a_tool_is_heard_with_its_result(store: Store) -> None:
+    """R13.a: before the next turn, behind what the turn before it has brought; no turn is added for it."""
+    gate = asyncio.Event()
+    async with open_world(store, [[gate, *asks_for(("echo", '{"text": "hi"}'))], says("heard")]) as world:
+        started = await world.start()
+        await world.upstream.asked(1)
+        world.supervisor.steer(started.run, user_says("and be quick"))
+        gate.set()
+        assert outcome_of(await read_all(started.subscription)) == Completed()
+        result = ToolMessage(call_id=CallId("call_0"), name="echo", output="hi")
+        assert [call.messages[2:] for call in world.upstream.calls] == [(), (result, user_says("and be quick"))]
+
+
 async def test_a_message_that_no_turn_has_seen_is_still_saved(store: Store) -> None:
     """R13.c: an accepted message is never lost."""
     async with open_world(store, [[asyncio.Event()]]) as world:
@@ -529,6 +543,27 @@ async def test_a_call_cut_off_in_its_arguments_is_dropped_and_the_user_told(stor
         assert saved.tool_calls == ()
 
 
+async def test_every_call_that_was_cut_off_is_named_to_the_user_and_to_the_next_turn(store: Store) -> None:
+    """U13.b, U13.c: one warning for all of them, a receipt for each, and the model that goes on has read it."""
+    turn: list[Step] = [
+        calls_tool("echo", '{"text": "whole?"}', "c0", 0),
+        [ToolCallBegan(index=1, call_id=CallId("c1"), name="hang"), ArgumentsAdded(index=1, text='{"é')],
+        TransportLostError("connection reset"),
+    ]
+    warning = "Stream stalled mid tool-call (echo, hang): the actions were not carried out."
+    async with open_world(store, [turn, says("I see.")]) as world:
+        events = await world.run("go")
+        receipts = [e for e in events if isinstance(e, ToolCallDropped)]
+        assert [(e.call_id, e.name, e.bytes_received, e.executed) for e in receipts] == [
+            ("c0", "echo", 18, "no"),
+            ("c1", "hang", 4, "no"),
+        ]
+        assert [e.text for e in events if isinstance(e, TextAdded)] == [warning]
+        await world.run("go on", stored_history=True)
+        assert world.upstream.calls[1].messages == (user_says("go"), assistant(warning), user_says("go on"))
+        assert world.tools.done == []
+
+
 async def test_text_that_was_cut_stands_bare_and_nothing_is_tried_again(store: Store) -> None:
     """U12.b, U13.d: the partial is kept, the outcome says so; no warning where only text had arrived."""
     turn: list[Step] = [[ReasoningAdded(text="hm")], [TextAdded(text="Once upon")], TransportLostError("gone")]
@@ -539,6 +574,22 @@ async def test_text_that_was_cut_stands_bare_and_nothing_is_tried_again(store: S
         assert isinstance(saved, AssistantMessage)
         assert (saved.text, saved.reasoning) == ("Once upon", "hm")
         assert len(world.upstream.calls) == 1
+
+
+async def test_the_first_delta_is_noticed_once_however_many_follow(store: Store) -> None:
+    """U5.b: when the first word, thought or call comes, and not again in this turn or the next."""
+    clock, gates = ManualClock(), [asyncio.Event() for _ in range(3)]
+    calling: list[Step] = [gates[0], [ReasoningAdded(text="Hm.")], gates[1], *asks_for(("echo", "{}"))]
+    async with open_world(store, [calling, [gates[2], *says("one two three")]], clock=clock) as world:
+        started = await world.start()
+        for number, gate in enumerate(gates):
+            await world.upstream.asked(1 if number < 2 else 2)
+            await clock.advance(2.0)
+            gate.set()
+            await read_until(started.subscription, (ReasoningAdded, ToolFinished, RunEnded)[number])
+        await ended(world, started.run)
+        assert world.metrics.registry.get_sample_value("holdfast_time_to_first_token_seconds_count") == 1
+        assert world.metrics.registry.get_sample_value("holdfast_time_to_first_token_seconds_sum") == 2.0
 
 
 async def test_a_connection_lost_before_any_text_is_a_failure(store: Store) -> None:

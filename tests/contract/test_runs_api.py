@@ -1,14 +1,18 @@
 """Section J of the contract, and what of R and C is seen through it, over HTTP."""
 
 import asyncio
+import sqlite3
+import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from holdfast.config import AgentSettings
-from holdfast.testing import Fault, Reply, tool_call
+from holdfast.config import AgentSettings, StoreSettings
+from holdfast.store.retention import apply_retention
+from holdfast.testing import Fault, HurriedClock, Reply, tool_call
 from tests.serving import CHAT, Answer, Client, World, asking, serving
 
 SLOW = Reply(text=("one ", "two ", "three"), hold_after=2)
@@ -386,3 +390,22 @@ async def test_a_fallback_that_answered_is_named_wherever_the_run_is_shown() -> 
         assert (ended["text"], ended["model"]) == ("from the second", "scripted/m-2")
         listed = (await world.client.get("/v1/runs")).json["data"]
         assert listed[0]["model"] == "scripted/m-2"
+
+
+async def test_a_day_after_its_end_a_run_is_compacted_and_replayed_as_before(tmp_path: Path) -> None:
+    """R14.b, R14.c: not earlier, and then the same text, items and outcome."""
+    (tmp_path / "f.txt").write_text("inside")
+    agent = AgentSettings(prompt="", tools=("files",), workspace=str(tmp_path))
+    replies = [Reply(text="I look. ", calls=(tool_call("read_file", path="f.txt"),)), Reply(text="One two three.")]
+    async with serving(replies, agent=agent, data_dir=tmp_path) as world:
+        live = await world.client.post("/v1/responses", {"input": "Look", "stream": True})
+        run = live.headers["X-Holdfast-Run-Id"]
+        paths = [f"/v1/runs/{run}/events", f"/v1/runs/{run}", f"/v1/responses/resp_{run.removeprefix('run_')}"]
+        paths.append(f"{paths[-1]}?stream=true")
+        before = [(await world.client.get(path)).body for path in paths]
+        assert before[-1] == live.body
+        for days, compacted in ((0.99, 0), (1.01, 1)):
+            await apply_retention(world.server.service.store, StoreSettings(), HurriedClock(time.time() + days * 86400))
+            with closing(sqlite3.connect(tmp_path / "holdfast.db")) as file:
+                assert file.execute("SELECT compacted FROM runs").fetchall() == [(compacted,)]
+            assert [(await world.client.get(path)).body for path in paths] == before

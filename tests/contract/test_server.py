@@ -1,7 +1,9 @@
 """S: the server around the surfaces: health, models, keys, origins, headers, limits, metrics, description."""
 
+import ast
 import asyncio
 from collections.abc import AsyncGenerator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from holdfast.api.app import ROUTES, make_app
+from holdfast.api.middleware import keys
 from holdfast.api.routing import ApiRoute
 from holdfast.config import LimitSettings, ProviderSettings, ServerSettings
 from holdfast.errors import StoreUnavailableError
@@ -90,6 +93,7 @@ async def test_capabilities_say_what_there_is_and_it_is_there() -> None:
     async with serving(key=KEY) as world:
         shown = (await world.client.get("/v1/capabilities")).json
     assert shown["object"] == "holdfast.api_server.capabilities"
+    assert (shown["platform"], shown["model"]) == ("holdfast", "holdfast")
     assert shown["auth"] == {"type": "bearer", "required": True}
     runtime = shown["runtime"]
     assert (runtime["mode"], runtime["tool_execution"], runtime["split_runtime"]) == ("server_agent", "server", False)
@@ -135,6 +139,17 @@ async def test_everything_but_health_and_the_page_needs_the_key() -> None:
             for good in (f"Bearer {KEY}", f"bearer {KEY}", f"BEARER  {KEY} "):
                 assert (await stranger.get("/v1/models", Authorization=good)).status == 200, good
         assert not world.provider.requests
+
+
+def test_the_key_is_compared_in_constant_time() -> None:
+    """S4.b: nothing is done with it but `hmac.compare_digest`, and asking whether there is one."""
+    found: list[str] = []
+    tree = ast.parse(Path(keys.__file__).read_text(encoding="utf-8"))
+    above = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and node.attr == "_key" and isinstance(node.ctx, ast.Load):
+            found.append(ast.unparse(getattr(above[node], "func", above[node])))
+    assert sorted(found) == ["hmac.compare_digest", "scope['type'] in ('http', 'websocket') and self._key"]
 
 
 async def test_without_a_key_the_server_is_open_on_loopback() -> None:
@@ -408,6 +423,29 @@ async def test_metrics_count_what_happened() -> None:
         "holdfast_replayed_events_total holdfast_store_commit_seconds_count"
     ).split():
         assert any(line.startswith(name) for line in lines), name
+
+
+async def test_metrics_count_readers_that_leave_and_readers_that_come_late() -> None:
+    """S10.a: disconnects, how long the upstream took to be closed, replayed events; each once, and when it happens."""
+    names = ("client_disconnects_total", "time_to_upstream_close_seconds_count", "replayed_events_total")
+    async with serving([Reply(text="Whole."), Reply(text="One two.", hold_after=1)]) as world:
+
+        async def figures() -> list[float]:
+            lines = (await world.client.get("/metrics")).body.decode().splitlines()
+            return [
+                float(line.split(" ")[1]) for name in names for line in lines if line.startswith(f"holdfast_{name} ")
+            ]
+
+        run = (await world.client.chat()).headers["X-Holdfast-Run-Id"]
+        await world.ended(run)
+        assert await figures() == [0, 0, 0]
+        events = len((await world.client.get(f"/v1/runs/{run}/events")).data)
+        assert await figures() == [0, 0, events]
+        async with world.client.opened("POST", CHAT, asking(stream=True)) as response:
+            await response.content.readuntil(b"One")
+        await world.provider.closed()
+        await world.ended(response.headers["X-Holdfast-Run-Id"])
+        assert await figures() == [1, 1, events]
 
 
 async def test_the_description_leaves_no_route_out() -> None:

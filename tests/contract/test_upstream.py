@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.config import ModelSettings, Settings, StreamSettings, WireProtocol
-from holdfast.errors import ProviderRefusedError, StreamStalledError, TransportLostError
+from holdfast.errors import ProtocolError, ProviderRefusedError, StreamStalledError, TransportLostError
 from holdfast.events import Answered, Delta, ReasoningAdded, TextAdded, ToolCallBegan, UpstreamRetried
 from holdfast.messages import AssistantMessage, Finish, Reasoning, Text, ToolCall, Usage, user_says
 from holdfast.testing import Fault, FaultName, HurriedClock, RecordedRequest, Reply, ScriptedProvider, stream, tool_call
@@ -214,6 +214,20 @@ async def test_a_refused_connection_is_tried_again(protocol: WireProtocol) -> No
     assert len(heard.retries) == 2
 
 
+async def test_the_waits_between_tries_grow_and_differ() -> None:
+    """U8.b: backoff, so that a provider in trouble has peace; jitter, so that not all come back at once."""
+    clock = HurriedClock()
+    async with ScriptedProvider(lambda _: with_fault("reset_before_headers")) as provider:
+        async with asking(provider, stream=replace(QUICK, retries=6), clock=clock) as upstream:
+            heard = [await hear(upstream) for _ in range(2)]
+    waits = [[each.wait_seconds for each in each_time.retries] for each_time in heard]
+    assert [*waits[0], *waits[1]] == clock.slept
+    assert len({*clock.slept}) == 12
+    for one_call in waits:
+        assert all(0 <= seconds <= min(8.0, 0.5 * 2**place) for place, seconds in enumerate(one_call))
+        assert max(one_call) > 1.0
+
+
 @each_protocol
 async def test_an_error_event_is_final(protocol: WireProtocol) -> None:
     """U9.a: one try, the provider's own message."""
@@ -296,20 +310,16 @@ async def test_a_plain_question_is_tried_again_too(protocol: WireProtocol) -> No
     assert isinstance(heard.error, ProviderRefusedError) and len(requests) == 2
 
 
-async def test_a_responses_stream_of_the_other_form_is_read() -> None:
-    """U11.a: a stream without its opening events is read leniently before it is given up, and asked for only once."""
-    frames = (
-        b'data: {"type":"response.output_text.delta","delta":"Hel"}\n\n'
-        b'data: {"type":"response.output_text.delta","delta":"lo"}\n\n'
-        b'data: {"type":"response.completed","response":{"status":"completed","output":[],"usage":null}}\n\n'
-    )
+async def ask_odd(bodies: Sequence[bytes], stream: StreamSettings) -> tuple[Heard, int]:
+    """One call to a provider of Responses that sends these bodies, one a try: what came of it, and how many it took."""
     asked = 0
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         nonlocal asked
+        body = bodies[asked]
         asked += 1
         await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n" + frames)
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n" + body)
         await writer.drain()
         writer.close()
         await writer.wait_closed()
@@ -317,12 +327,35 @@ async def test_a_responses_stream_of_the_other_form_is_read() -> None:
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
     odd = Provider(name="scripted", protocol="responses", base_url=url)
-    router = ModelRouter(Settings(stream=ONE_TRY), {}, providers=[odd])
+    router = ModelRouter(Settings(stream=stream), {}, providers=[odd], clock=HurriedClock())
     heard = await hear(router)
     await router.aclose()
     server.close()
     await server.wait_closed()
+    return heard, asked
+
+
+OTHER_FORM = (
+    b'data: {"type":"response.output_text.delta","delta":"Hel"}\n\n'
+    b'data: {"type":"response.output_text.delta","delta":"lo"}\n\n'
+    b'data: {"type":"response.completed","response":{"status":"completed","output":[],"usage":null}}\n\n'
+)
+
+
+async def test_a_responses_stream_of_the_other_form_is_read() -> None:
+    """U11.a: a stream without its opening events is read leniently before it is given up, and asked for only once."""
+    heard, asked = await ask_odd([OTHER_FORM], ONE_TRY)
     assert (heard.text, heard.error, asked) == ("Hello", None, 1)
+
+
+async def test_a_responses_stream_of_no_form_is_tried_again() -> None:
+    """U11.b: what the lenient reading cannot make sense of either, as often as any other failure."""
+    odd = b'data: {"type":"response.completed","response":{"status":"on holiday","output":[]}}\n\n'
+    heard, asked = await ask_odd([odd, odd, OTHER_FORM], QUICK)
+    assert (heard.text, heard.error, asked, len(heard.retries)) == ("Hello", None, 3, 2)
+    heard, asked = await ask_odd([odd] * 3, QUICK)
+    assert isinstance(heard.error, ProtocolError)
+    assert (heard.deltas, asked) == (heard.retries, 3)
 
 
 # U12, U13, U16: streams that die.
