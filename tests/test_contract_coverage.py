@@ -1,4 +1,7 @@
-"""Every promise of docs/contract.md has a test that names it, and every test that names one names a real one."""
+"""Every promise of docs/contract.md has a test that names it, and every test that names one names a real one.
+
+A line that makes several promises gives each a letter; a test names the one it proves, `R5.c`.
+"""
 
 import ast
 import re
@@ -8,9 +11,10 @@ from pathlib import Path
 
 TESTS = Path(__file__).parent
 CONTRACT = TESTS.parent / "docs" / "contract.md"
-ID = re.compile(r"\b[URCPSJWT]\d+\b")
-OPENING = re.compile(r"(?:[URCPSJWT]\d+(?:, | and |; |/)?)+(?=[:.])")
-"""`R6:` or `U8, U9:` at the start of a docstring."""
+LETTERS = "URCPSJWT"
+ID = re.compile(rf"\b[{LETTERS}]\d+(?:\.[a-z])?\b")
+OPENING = re.compile(rf"(?:[{LETTERS}]\d+(?:\.[a-z])?(?:, | and |; |/)?)+(?=[:.])")
+"""`R6:` or `U8.a, U9:` at the start of a docstring."""
 
 NOT_YET: frozenset[str] = frozenset()
 """Promises that no test names yet. It may only shrink: one that has a test must leave."""
@@ -18,7 +22,13 @@ NOT_YET: frozenset[str] = frozenset()
 
 @cache
 def promised() -> frozenset[str]:
-    return frozenset(re.findall(r"^- ([URCPSJWT]\d+)\. ", CONTRACT.read_text(encoding="utf-8"), flags=re.MULTILINE))
+    """`U3`, or `U1.a` and `U1.b` where the line has letters."""
+    promises: set[str] = set()
+    for name, text in re.findall(rf"^- ([{LETTERS}]\d+)\. (.*)", CONTRACT.read_text(encoding="utf-8"), re.MULTILINE):
+        letters = re.findall(r"(?:^|\s)\(([a-z])\) ", text)
+        assert letters == [chr(ord("a") + number) for number in range(len(letters))], f"{name}: {letters}"
+        promises |= {f"{name}.{letter}" for letter in letters} or {name}
+    return frozenset(promises)
 
 
 def claims() -> Iterator[tuple[str, str]]:
@@ -33,11 +43,12 @@ def claims() -> Iterator[tuple[str, str]]:
 
 
 def test_the_contract_has_its_sections() -> None:
-    assert {promise[0] for promise in promised()} == set("URCPSJWT")
-    assert len(promised()) > 80
+    assert {promise[0] for promise in promised()} == set(LETTERS)
+    assert len(promised()) > 180
 
 
 def test_every_promise_that_a_test_names_exists() -> None:
+    """A line whose promises have letters is named with one: which of them is proved?"""
     assert [f"{claimed} in {where}" for claimed, where in claims() if claimed not in promised()] == []
 
 

@@ -1,6 +1,7 @@
 """C: POST /v1/chat/completions, as clients see it."""
 
 import asyncio
+import time
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ from holdfast.store.records import RunFilter, SessionRecord
 from holdfast.testing import Fault, Reply, ScriptedCall, ScriptedUpstream, says, tool_call
 from holdfast.testing.upstream import Step
 from holdfast.upstream.port import ModelCall
-from tests.serving import CHAT, KEY, World, asking, serving, serving_parts
+from tests.serving import CHAT, KEY, Answer, World, asking, serving, serving_parts
 
 WEATHER = {
     "type": "function",
@@ -59,7 +60,7 @@ async def runs_of(world: World) -> list[Any]:
 
 
 async def test_a_plain_answer_is_a_chat_completion_with_real_counts() -> None:
-    """C1: `stream` omitted: id, one choice, usage."""
+    """C1.a: `stream` omitted: id, one choice, usage."""
     reply = Reply(text="Hello there.", usage=Usage(input_tokens=21, output_tokens=4, cached_tokens=8))
     async with serving([reply]) as world:
         answer = await world.client.chat()
@@ -81,7 +82,7 @@ async def test_a_plain_answer_is_a_chat_completion_with_real_counts() -> None:
     [("false", False), ("true", True), (0, False), (1, True), (None, False), ("False", False), (True, True)],
 )
 async def test_booleans_are_read_as_clients_write_them(stream: Any, streamed: bool) -> None:
-    """C1: "false", "true", 0 and 1 are booleans."""
+    """C1.b: "false", "true", 0 and 1 are booleans."""
     async with serving([Reply(text="Hi")]) as world:
         answer = await world.client.chat(stream=stream)
     assert answer.status == 200
@@ -91,7 +92,7 @@ async def test_booleans_are_read_as_clients_write_them(stream: Any, streamed: bo
 
 @pytest.mark.parametrize(("store", "kept"), [("false", False), (0, False), ("true", True), (None, True)])
 async def test_what_the_client_does_not_want_stored_is_not(store: Any, kept: bool) -> None:
-    """C1: the same for `store`."""
+    """C1.b: the same for `store`."""
     async with serving([Reply(text="Hi")]) as world:
         answer = await world.client.chat(store=store)
         run = RunId(answer.headers["X-Holdfast-Run-Id"])
@@ -99,10 +100,11 @@ async def test_what_the_client_does_not_want_stored_is_not(store: Any, kept: boo
         async with asyncio.timeout(5):
             while (await world.server.service.store.get_run(run) is not None) is not kept:
                 await asyncio.sleep(0.005)
+        assert bool((await world.client.get("/v1/sessions")).json["data"]) is kept
 
 
 async def test_a_stream_has_the_right_shape_from_its_headers_to_done() -> None:
-    """C2: headers, one id, role first, one finish with an empty delta, `[DONE]`, no `id:` and no `event:`."""
+    """C2.a, C2.c, C2.e: headers, one id, role first, one finish with an empty delta, `[DONE]`, no `id:` or `event:`."""
     async with serving([Reply(text="One two three.")]) as world:
         answer = await world.client.chat(stream=True, headers={"Accept-Encoding": "gzip, br, zstd"})
     assert answer.status == 200
@@ -120,7 +122,7 @@ async def test_a_stream_has_the_right_shape_from_its_headers_to_done() -> None:
 
 
 async def test_headers_and_role_go_out_before_the_model_has_said_a_word() -> None:
-    """C2: at once."""
+    """C2.b: at once."""
     async with serving([Reply(text="Hi", hold_after=-1)]) as world:
         async with world.client.opened("POST", CHAT, asking(stream=True)) as response:
             assert response.status == 200
@@ -132,7 +134,7 @@ async def test_headers_and_role_go_out_before_the_model_has_said_a_word() -> Non
 
 
 async def test_usage_comes_in_a_chunk_of_its_own_when_asked_for() -> None:
-    """C2: `stream_options.include_usage`."""
+    """C2.d: `stream_options.include_usage`."""
     async with serving([Reply(text="Hi")] * 2) as world:
         with_usage = await world.client.chat(stream=True, stream_options={"include_usage": True})
         without = await world.client.chat(stream=True)
@@ -145,7 +147,7 @@ async def test_usage_comes_in_a_chunk_of_its_own_when_asked_for() -> None:
 
 
 async def test_usage_is_told_of_a_failure_too() -> None:
-    """C2, C5: who asked for it gets it before `[DONE]`, however the run ended; what was used was used."""
+    """C2.d, C5.a: who asked for it gets it before `[DONE]`, however the run ended; what was used was used."""
     used = Usage(input_tokens=9, output_tokens=4)
     script = [Reply(calls=(tool_call("list_files"),), usage=used), Reply(fault=Fault("status", 400))]
     async with serving(script, agent=AgentSettings(prompt="", tools=("files",))) as world:
@@ -170,7 +172,7 @@ async def test_success_says_stop_and_nothing_else(stream: bool) -> None:
 
 
 async def test_the_official_sdk_reads_both_kinds_of_answer() -> None:
-    """C2: openai-python, streamed and plain."""
+    """C1.a, C2.c: openai-python, streamed and plain."""
     async with serving([Reply(text="Plain."), Reply(text="Streamed, word by word.")]) as world:
         sdk = world.openai()
         ask: Any = [{"role": "user", "content": "Hello?"}]
@@ -189,7 +191,7 @@ async def test_the_official_sdk_reads_both_kinds_of_answer() -> None:
 
 
 async def test_truncation_ends_with_length_and_says_so() -> None:
-    """C4: streamed: finish_reason length, the partial text, extras."""
+    """C4.a: streamed: finish_reason length, the partial text, extras."""
     async with serving([Reply(text="As far as it", fault=Fault("truncated"))]) as world:
         answer = await world.client.chat(stream=True)
     assert (answer.text, answer.finish, answer.data[-1]) == ("As far as it", "length", "[DONE]")
@@ -200,7 +202,7 @@ async def test_truncation_ends_with_length_and_says_so() -> None:
 
 
 async def test_a_truncated_plain_answer_says_so_in_its_headers_too() -> None:
-    """C4: plain: status 200, two headers, extras."""
+    """C4.a, C4.b: plain: status 200, two headers, extras."""
     async with serving([Reply(text="As far as it", fault=Fault("truncated"))]) as world:
         answer = await world.client.chat()
     assert (answer.status, answer.text, answer.finish) == (200, "As far as it", "length")
@@ -210,7 +212,7 @@ async def test_a_truncated_plain_answer_says_so_in_its_headers_too() -> None:
 
 
 async def test_a_failure_in_a_stream_makes_official_clients_raise() -> None:
-    """C5: finish_reason error, a top-level error object, extras, `[DONE]`."""
+    """C5.a, C5.b: finish_reason error, a top-level error object, extras, `[DONE]`."""
     async with serving([Reply(fault=Fault("status", 400))] * 2) as world:
         answer = await world.client.chat(stream=True)
         with pytest.raises(openai.APIError, match="malformed") as raised:
@@ -231,7 +233,7 @@ async def test_a_failure_in_a_stream_makes_official_clients_raise() -> None:
 
 
 async def test_a_failure_without_usable_text_is_a_bad_gateway() -> None:
-    """C6: 502, `agent_incomplete`, extras inside the error, the header."""
+    """C6.a: 502, `agent_incomplete`, extras inside the error, the header."""
     async with serving([Reply(fault=Fault("status", 503))]) as world:
         answer = await world.client.chat()
     assert answer.status == 502
@@ -243,7 +245,7 @@ async def test_a_failure_without_usable_text_is_a_bad_gateway() -> None:
 
 
 async def test_a_provider_that_fails_after_text_leaves_the_text_in_the_error() -> None:
-    """C6: what text there was is in `error.holdfast.partial_text`."""
+    """C18.a: what text there was is in `error.holdfast.partial_text`."""
     async with serving([Reply(text="One two three four", fault=Fault("error_event", 2))]) as world:
         answer = await world.client.chat()
     assert answer.status == 502
@@ -263,7 +265,7 @@ class BrokenUpstream:
 
 
 async def test_an_exception_inside_the_agent_is_a_server_error_with_its_message() -> None:
-    """C6: 500, and no stack trace."""
+    """C6.b: 500, and no stack trace."""
     async with serving_parts(upstream=BrokenUpstream()) as client:
         plain = await client.chat()
         streamed = await client.chat(stream=True)
@@ -276,7 +278,7 @@ async def test_an_exception_inside_the_agent_is_a_server_error_with_its_message(
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_connection_lost_after_text_is_an_interrupted_answer(stream: bool) -> None:
-    """C6: 200, length, `stream_interrupted`."""
+    """C6.c: 200, length, `stream_interrupted`."""
     async with serving([Reply(text="One two three four", fault=Fault("die_after", 3))]) as world:
         answer = await world.client.chat(stream=stream)
     assert (answer.status, answer.finish, answer.text) == (200, "length", "One two three")
@@ -286,7 +288,7 @@ async def test_a_connection_lost_after_text_is_an_interrupted_answer(stream: boo
 
 
 async def test_an_error_after_tools_have_run_tells_sdks_not_to_repeat_the_work(tmp_path: Path) -> None:
-    """C6: `x-should-retry: false`."""
+    """C6.d: `x-should-retry: false`."""
     script = [Reply(calls=(tool_call("write_file", path="a.txt", content="once"),)), Reply(fault=Fault("status", 500))]
     async with serving(script, agent=with_files(tmp_path)) as world:
         sdk = world.openai(max_retries=3)
@@ -302,7 +304,7 @@ async def test_an_error_after_tools_have_run_tells_sdks_not_to_repeat_the_work(t
 
 
 async def test_quiet_gaps_send_comments_that_end_in_one_newline(tmp_path: Path) -> None:
-    """C7: from before the first token on, and between two turns, which do not end the stream."""
+    """C7.a, C7.b: from before the first token on, and between two turns, which do not end the stream."""
     (tmp_path / "a.txt").write_text("alpha")
     script = [
         Reply(calls=(tool_call("read_file", path="a.txt"),), headers_delay_seconds=0.3),
@@ -320,7 +322,7 @@ async def test_quiet_gaps_send_comments_that_end_in_one_newline(tmp_path: Path) 
 
 
 async def test_events_that_are_not_shown_do_not_count_as_a_sign_of_life() -> None:
-    """C7: while a server tool's arguments arrive the client sees nothing, so its gap goes on."""
+    """C7.a: while a server tool's arguments arrive the client sees nothing, so its gap goes on."""
     call: list[Delta] = [
         ToolCallBegan(index=0, call_id=CallId("c"), name="nothing"),
         ArgumentsAdded(index=0, text="{}"),
@@ -337,7 +339,7 @@ async def test_events_that_are_not_shown_do_not_count_as_a_sign_of_life() -> Non
 
 
 async def test_tool_activity_is_a_chunk_with_an_empty_delta_and_a_vendor_key(tmp_path: Path) -> None:
-    """C8: running and its one end, with the same id; never text in content."""
+    """C8.a, C8.b: running and its one end, with the same id; never text in content."""
     (tmp_path / "a.txt").write_text("alpha")
     calls = (tool_call("read_file", path="a.txt"), tool_call("read_file", path="missing.txt"))
     script = [Reply(text="Let me see.", calls=calls), Reply(text=" It says alpha.")]
@@ -358,6 +360,19 @@ async def test_tool_activity_is_a_chunk_with_an_empty_delta_and_a_vendor_key(tmp
         ChatCompletionChunk.model_validate(chunk)
 
 
+async def test_a_tool_that_is_running_when_the_run_is_stopped_is_shown_to_have_ended() -> None:
+    """C8.b: no reader is left with a tool that runs for ever."""
+    agent = AgentSettings(prompt="", tools=("terminal",))
+    async with serving([Reply(calls=(tool_call("terminal", command="sleep 300"),))], agent=agent) as world:
+        async with world.client.opened("POST", CHAT, asking(stream=True)) as response:
+            body = await response.content.readuntil(b'"status":"running"')
+            await world.client.post(f"/v1/runs/{response.headers['X-Holdfast-Run-Id']}/stop")
+            body += await response.read()
+    answer = Answer(response.status, response.headers, body)
+    shown = [chunk["holdfast"] for chunk in answer.chunks if "tool" in chunk.get("holdfast", {})]
+    assert [(each["toolCallId"], each["status"]) for each in shown] == [("call_0", "running"), ("call_0", "failed")]
+
+
 def encoded(*events: Event) -> str:
     encoder = ChatEncoder(
         RunId("run_1"), model="m", created=1, fingerprint="fp", dialect=DIALECTS["holdfast"], include_usage=False
@@ -366,7 +381,7 @@ def encoded(*events: Event) -> str:
 
 
 def test_internal_tools_and_ends_without_a_start_are_not_shown() -> None:
-    """C8: names that begin with `_`; a call that was denied before it began."""
+    """C8.c: names that begin with `_`; a call that was denied before it began."""
     hidden = ToolStarted(call_id=CallId("c1"), name="_internal", arguments="{}", label="_internal")
     assert encoded(hidden, ToolFinished(call_id=CallId("c1"), name="_internal", output="")) == ""
     assert encoded(ToolFinished(call_id=CallId("c2"), name="write_file", output="denied", failed=True)) == ""
@@ -389,7 +404,7 @@ async def test_reasoning_has_its_own_channel(stream: bool) -> None:
 
 
 async def test_system_messages_are_layered_on_the_agents_own_prompt_for_this_request_only() -> None:
-    """C10: system and developer, joined; the rest is history and input, in order."""
+    """C10.a, C10.b: system and developer, joined; the rest is history and input, in order."""
     agent = AgentSettings(prompt="You are the agent.", tools=())
     async with serving([Reply(text="Yes.")] * 2, agent=agent) as world:
         messages = [
@@ -411,8 +426,18 @@ async def test_system_messages_are_layered_on_the_agents_own_prompt_for_this_req
     assert second[0]["content"] == "You are the agent."
 
 
+async def test_a_system_message_is_not_kept_with_its_session() -> None:
+    """C10.a: for this request only, also where the session's history is stored."""
+    async with serving([Reply(text="Aye."), Reply(text="Yes.")]) as world:
+        messages = [{"role": "system", "content": "Be a pirate."}, {"role": "user", "content": "First?"}]
+        await world.client.chat(messages=messages, session_id="s")
+        await world.client.chat("Second?", session_id="s")
+        sent = [[m["content"] for m in request.body["messages"]] for request in world.provider.requests]
+    assert sent == [["Be a pirate.", "First?"], ["First?", "Aye.", "Second?"]]
+
+
 async def test_text_images_and_tool_results_are_understood() -> None:
-    """C10: parts of text, data: and http(s) images, tool results as text or parts, null content."""
+    """C10.c: parts of text, data: and http(s) images, tool results as text or parts, null content."""
     picture = "data:image/png;base64,iVBORw0KGgo="
     messages = [
         {
@@ -449,7 +474,7 @@ async def test_text_images_and_tool_results_are_understood() -> None:
 
 @pytest.mark.parametrize("kind", ["input_audio", "file", "video_url"])
 async def test_a_part_that_is_not_supported_is_named(kind: str) -> None:
-    """C10: 400 `unsupported_content_type`, with its place."""
+    """C10.d: 400 `unsupported_content_type`, with its place."""
     async with serving() as world:
         parts = [{"type": "text", "text": "Listen:"}, {"type": kind, kind: {"data": "…"}}]
         answer = await world.client.chat(parts)
@@ -462,7 +487,7 @@ async def test_a_part_that_is_not_supported_is_named(kind: str) -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_call_of_the_clients_own_tool_ends_the_run_until_its_result_comes(stream: bool) -> None:
-    """C11: finish_reason tool_calls, then the run goes on with the result."""
+    """C11.a: finish_reason tool_calls, then the run goes on with the result."""
     script = [Reply(text="Let me look.", calls=(GET_WEATHER,)), Reply(text="It rains in Oslo.")]
     async with serving(script) as world:
         asked = [{"role": "user", "content": "Weather in Oslo?"}]
@@ -496,7 +521,7 @@ async def test_a_call_of_the_clients_own_tool_ends_the_run_until_its_result_come
 
 
 async def test_what_the_server_did_in_a_mixed_turn_is_not_lost_when_the_client_answers(tmp_path: Path) -> None:
-    """C11: the agent's own tools run on the server, and the model sees their results although the client did not."""
+    """C11.a, C11.b: the agent's own tools run here, and the model sees their results although the client did not."""
     (tmp_path / "a.txt").write_text("alpha")
     read = ScriptedCall(name="read_file", arguments='{"path": "a.txt"}', id="call_read")
     again = ScriptedCall(name="get_weather", arguments='{"place": "Rome"}', id="call_rome")
@@ -525,7 +550,7 @@ async def test_what_the_server_did_in_a_mixed_turn_is_not_lost_when_the_client_a
 
 
 async def test_the_usual_options_reach_the_model() -> None:
-    """C11: tool_choice, temperature and the others, in the words of the provider's protocol."""
+    """C11.c: tool_choice, temperature and the others, in the words of the provider's protocol."""
     schema = {"type": "object", "properties": {"x": {"type": "integer"}}}
     options: dict[str, Any] = {
         "tools": [WEATHER],
@@ -602,7 +627,7 @@ BAD_BODIES: dict[str, tuple[Any, str | None, str]] = {
 
 
 async def test_a_request_that_makes_no_sense_is_refused_and_nothing_is_run() -> None:
-    """C12: 400 with all four keys, naming what is wrong; nothing run, nothing saved."""
+    """C12.a, C12.b: 400 with all four keys, naming what is wrong; nothing run, nothing saved."""
     async with serving() as world:
         for name, (body, param, words) in BAD_BODIES.items():
             answer = await world.client.post(CHAT, body)
@@ -619,7 +644,7 @@ async def test_a_request_that_makes_no_sense_is_refused_and_nothing_is_run() -> 
 
 
 async def test_the_session_is_derived_from_how_the_conversation_began() -> None:
-    """C13: `api-…`, stable over the turns of one conversation, different for another."""
+    """C13.a: `api-…`, stable over the turns of one conversation, different for another."""
     async with serving([Reply(text="Hi")] * 4) as world:
 
         async def session_of(*messages: tuple[str, str]) -> str:
@@ -637,7 +662,7 @@ async def test_the_session_is_derived_from_how_the_conversation_began() -> None:
 
 @pytest.mark.parametrize("how", ["header", "body"])
 async def test_a_named_session_brings_its_stored_history(how: str) -> None:
-    """C13: instead of the messages sent; the id is echoed."""
+    """C13.b: instead of the messages sent; the id is echoed."""
     async with serving([Reply(text="Hi, Ann."), Reply(text="You are Ann.")]) as world:
         headers = {"X_Holdfast_Session_Id": "über-1"} if how == "header" else {}
         body = {"session_id": "über-1"} if how == "body" else {}
@@ -652,7 +677,7 @@ async def test_a_named_session_brings_its_stored_history(how: str) -> None:
 
 
 async def test_two_requests_on_one_named_session_do_not_interleave() -> None:
-    """C13: the second waits until the first is saved, and then knows it."""
+    """C13.b, R11.a, R11.c: the second waits until the first is saved, and then knows it."""
     script = [Reply(text="One.", hold_after=0), Reply(text="Two.")]
     async with serving(script) as world, asyncio.TaskGroup() as tasks:
         first = tasks.create_task(world.client.chat("First?", session_id="s"))
@@ -675,7 +700,7 @@ class ForgetfulStore(MemoryStore):
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_history_that_cannot_be_read_costs_the_history_and_not_the_answer(stream: bool) -> None:
-    """C13: the request succeeds with an empty history and a warning header."""
+    """C13.c: the request succeeds with an empty history and a warning header."""
     upstream = ScriptedUpstream([says("Hello.")])
     async with serving_parts(upstream=upstream, store=ForgetfulStore()) as client:
         answer = await client.chat(session_id="s", stream=stream)
@@ -685,7 +710,7 @@ async def test_a_history_that_cannot_be_read_costs_the_history_and_not_the_answe
 
 
 async def test_the_session_key_scopes_memory_and_is_echoed(tmp_path: Path) -> None:
-    """C14: apart from the transcript: what one session remembers another of the same key recalls."""
+    """C14.a: apart from the transcript: what one session remembers another of the same key recalls."""
     agent = AgentSettings(prompt="", tools=("memory",))
     script = [
         Reply(calls=(tool_call("remember", text="Ann likes tea."),)),
@@ -710,7 +735,7 @@ async def test_the_session_key_scopes_memory_and_is_echoed(tmp_path: Path) -> No
 
 
 async def test_session_headers_must_be_of_good_form() -> None:
-    """C14: at most 256 characters, no control characters; the key only where there is an API key."""
+    """C14.b, C14.c, C14.d: at most 256 characters, no control characters; the key only where there is an API key."""
     async with serving([Reply(text="Hi")], key=KEY) as world:
         for header in ("X_Holdfast_Session_Key", "X_Holdfast_Session_Id"):
             for bad in ("x" * 257, "a\tb", "\xc2\x85"):
@@ -730,7 +755,7 @@ async def test_session_headers_must_be_of_good_form() -> None:
 
 
 async def test_the_second_request_with_the_same_key_gets_the_first_answer_and_runs_nothing() -> None:
-    """C15: same key, same body, concurrent and after: one run."""
+    """C15.a, C15.b: same key, same body, concurrent and after: one run."""
     async with serving([Reply(text="Once.", hold_after=0)]) as world:
         headers = {"Idempotency_Key": "k-1"}
         async with asyncio.TaskGroup() as tasks:
@@ -746,7 +771,7 @@ async def test_the_second_request_with_the_same_key_gets_the_first_answer_and_ru
 
 
 async def test_a_repeated_stream_is_replayed_from_its_start() -> None:
-    """C15: the same bytes, while it runs and after it has ended."""
+    """C15.a, C15.b: the same bytes, while it runs and after it has ended."""
     async with serving([Reply(text="Once upon a time.", hold_after=2)]) as world:
         headers = {"Idempotency_Key": "k-1"}
         async with asyncio.TaskGroup() as tasks:
@@ -763,7 +788,7 @@ async def test_a_repeated_stream_is_replayed_from_its_start() -> None:
 
 
 async def test_a_key_is_known_after_a_restart(tmp_path: Path) -> None:
-    """C15: after a restart the answer is still there."""
+    """C15.a, C15.b: after a restart the answer is still there."""
     async with serving([Reply(text="Once.")] * 2, data_dir=tmp_path) as world:
         first = [await world.client.chat(stream=stream, headers={"Idempotency_Key": f"{stream}"}) for stream in (0, 1)]
     async with serving([], data_dir=tmp_path, model="scripted/another") as world:
@@ -773,7 +798,7 @@ async def test_a_key_is_known_after_a_restart(tmp_path: Path) -> None:
 
 
 async def test_another_body_under_the_same_key_is_a_conflict() -> None:
-    """C15: 409, and SDKs are told not to try again."""
+    """C15.c: 409, and SDKs are told not to try again."""
     async with serving([Reply(text="Once.")]) as world:
         await world.client.chat("One.", headers={"Idempotency_Key": "k-1"})
         answer = await world.client.chat("Two.", headers={"Idempotency_Key": "k-1"})
@@ -790,7 +815,7 @@ async def test_another_body_under_the_same_key_is_a_conflict() -> None:
 
 
 async def test_the_order_of_a_bodys_keys_does_not_make_it_another_body() -> None:
-    """C15: the same body is the same JSON, however it is written."""
+    """C15.a: the same body is the same JSON, however it is written."""
     async with serving([Reply(text="Once.")]) as world:
         one = b'{"messages":[{"role":"user","content":"Hi"}],"model":"m"}'
         two = b'{ "model": "m", "messages": [ {"content": "Hi", "role": "user"} ] }'
@@ -800,7 +825,7 @@ async def test_the_order_of_a_bodys_keys_does_not_make_it_another_body() -> None
 
 
 async def test_a_waiter_that_leaves_does_not_cancel_the_work_for_the_others() -> None:
-    """C15: the first client leaves, the second gets the whole answer."""
+    """C15.d: the first client leaves, the second gets the whole answer."""
     async with serving([Reply(text="Once upon a time.", hold_after=1)]) as world:
         headers = {"Idempotency_Key": "k-1"}
         async with world.client.opened("POST", CHAT, asking(stream=True), **headers) as response:
@@ -820,7 +845,7 @@ async def test_a_waiter_that_leaves_does_not_cancel_the_work_for_the_others() ->
 
 
 async def test_an_sdks_own_retry_attaches_to_the_run_that_is_still_going() -> None:
-    """C15: `x-stainless-retry-count` over 0 and the same body, without any key."""
+    """C15.e: `x-stainless-retry-count` over 0 and the same body, without any key."""
     async with serving([Reply(text="Once.", hold_after=0), Reply(text="Twice.")]) as world:
         async with asyncio.TaskGroup() as tasks:
             first = tasks.create_task(world.client.chat())
@@ -835,11 +860,48 @@ async def test_an_sdks_own_retry_attaches_to_the_run_that_is_still_going() -> No
     assert later.text == "Twice."
 
 
+WAITED_FOR: list[tuple[bool, dict[str, str], dict[str, Any], Any]] = [
+    # streamed, headers, body, how long the run waits for its client
+    (False, {"Idempotency_Key": "k"}, {}, 15.0),
+    (True, {"Idempotency_Key": "k"}, {}, 15.0),
+    (False, {"X_Stainless_Retry_Count": "0"}, {}, 1.5),
+    (True, {"X_Stainless_Retry_Count": "0"}, {}, "cancel"),
+    (False, {}, {}, "cancel"),
+    (False, {"Idempotency_Key": "k"}, {"on_disconnect": "cancel"}, "cancel"),
+    (False, {"X_Stainless_Retry_Count": "0"}, {"on_disconnect": 7}, 7.0),
+]
+
+
+@pytest.mark.parametrize(("stream", "headers", "body", "waits"), WAITED_FOR)
+async def test_a_client_that_will_come_back_by_itself_is_waited_for(
+    stream: bool, headers: dict[str, str], body: dict[str, Any], waits: Any
+) -> None:
+    """C15.f: with a key for 15 seconds, a plain request of an official SDK for 1.5, unless it says otherwise."""
+    async with serving([Reply(text="One two.", hold_after=1)]) as world:
+        task = asyncio.get_running_loop().create_task(world.client.chat(stream=stream, headers=headers, **body))
+        request = await world.provider.received()
+        [live] = world.server.service.supervisor.registry.all
+        assert live.request.on_disconnect == waits
+        task.cancel()
+        await asyncio.wait([task])
+        if waits in ("cancel", 1.5):
+            left_at = time.monotonic()
+            passed = await request.closed() - left_at
+            assert (passed < 0.5) if waits == "cancel" else (1.0 < passed < 4.0)
+        else:
+            while live.readers:
+                await asyncio.sleep(0.005)
+            request.release()
+            await world.ended(live.request.run)
+            shown = await world.client.get(f"/v1/runs/{live.request.run}")
+            assert (shown.json["outcome"], shown.json["text"]) == ("completed", "One two.")
+
+
 # C16, C17: model, disconnect
 
 
 async def test_an_unknown_model_is_served_by_the_agent_and_the_answer_names_who_did() -> None:
-    """C16: unless `strict_models` is on."""
+    """C16.a, C16.b: unless `strict_models` is on."""
     async with serving([Reply(text="Hi")] * 3) as world:
         for asked, served in (
             ("gpt-99", "scripted/m-1"),
@@ -857,7 +919,7 @@ async def test_an_unknown_model_is_served_by_the_agent_and_the_answer_names_who_
 
 
 async def test_a_fallback_that_answers_is_named() -> None:
-    """C16: `model` is the one that answered."""
+    """C16.b, U15.b: `model` is the one that answered."""
     script = [Reply(fault=Fault("status", 503)), Reply(text="Hi")] * 2
     async with serving(script, fallbacks=("scripted/m-2",)) as world:
         plain = await world.client.chat()
@@ -871,7 +933,7 @@ async def test_a_fallback_that_answers_is_named() -> None:
 async def test_what_happens_when_the_client_leaves_is_the_clients_choice(
     stream: bool, policy: Any, outcome: str
 ) -> None:
-    """C17: cancel by default, at once and upstream too; continue; or seconds to come back in."""
+    """C17.a, R3.a, R3.c, R4: cancel by default, at once and upstream too; continue; or seconds to come back in."""
     async with serving([Reply(text="One two three.", hold_after=1)]) as world:
         body = asking(stream=stream, **({} if policy is None else {"on_disconnect": policy}))
         task = asyncio.get_running_loop().create_task(world.client.post(CHAT, body))
@@ -899,7 +961,7 @@ async def test_what_happens_when_the_client_leaves_is_the_clients_choice(
 
 
 async def test_every_answer_names_its_run() -> None:
-    """C17: success, failure and truncation carry `X-Holdfast-Run-Id`, and the run can be read by it."""
+    """C17.b: success, failure and truncation carry `X-Holdfast-Run-Id`, and the run can be read by it."""
     script = [Reply(text="Hi"), Reply(fault=Fault("status", 400)), Reply(text="Hi", fault=Fault("truncated"))]
     async with serving(script) as world:
         outcomes = []
@@ -937,7 +999,7 @@ TOLD: list[tuple[Outcome, str, str, int]] = [
 
 @pytest.mark.parametrize(("outcome", "with_text", "without_text", "status"), TOLD, ids=str)
 def test_every_outcome_has_one_way_to_be_told(outcome: Outcome, with_text: str, without_text: str, status: int) -> None:
-    """C18: the table, and extras with outcome and reason on all but completed and client tools."""
+    """C18.a, C18.b: the table, and extras with outcome and reason on all but completed and client tools."""
     for has_text, finish in ((True, with_text), (False, without_text)):
         ending = ending_of(outcome, has_text=has_text, tools_ran=False)
         assert ending.finish_reason == finish
@@ -957,7 +1019,7 @@ def test_every_outcome_has_one_way_to_be_told(outcome: Outcome, with_text: str, 
 
 
 async def test_a_run_that_is_stopped_tells_its_readers_what_they_have() -> None:
-    """C18: cancelled with text is length, without it is an error; streamed and plain alike."""
+    """C18.a, C18.b: cancelled with text is length, without it is an error; streamed and plain alike."""
     for hold, finish in ((1, "length"), (-1, "error")):
         for stream in (True, False):
             async with serving([Reply(text="One two.", hold_after=hold)]) as world, asyncio.TaskGroup() as tasks:
@@ -984,7 +1046,7 @@ async def test_a_run_that_is_stopped_tells_its_readers_what_they_have() -> None:
 
 
 async def test_an_approval_is_shown_in_the_stream_and_denied_where_nobody_can_be_asked(tmp_path: Path) -> None:
-    """R12: a streamed request sees the question with its arguments; a plain one that dies with its client cannot."""
+    """R12.a, R12.c: a stream shows the question with its arguments; a plain one that dies with its client cannot."""
     agent = AgentSettings(prompt="", tools=("files",), workspace=str(tmp_path), approval="ask")
     call = Reply(calls=(tool_call("write_file", path="a.txt", content="x"),))
     async with serving([call, Reply(text="Written."), call, Reply(text="Denied.")], agent=agent) as world:

@@ -43,7 +43,7 @@ def called(answer: Any) -> dict[str, Any]:
 async def test_a_call_whose_id_was_used_in_an_earlier_turn_still_reaches_the_client(
     tmp_path: Path, protocol: WireProtocol, stream: bool
 ) -> None:
-    """C11: some servers number their calls from 0 in every turn; the calls stay apart, and none gets lost."""
+    """C11.a: some servers number their calls from 0 in every turn; the calls stay apart, and none gets lost."""
     async with serving(reading_then_picking(), protocol=protocol, agent=with_files(tmp_path)) as world:
         answer = await world.client.chat("Go", tools=[PICK], stream=stream)
         assert answer.finish == "tool_calls"
@@ -72,7 +72,7 @@ def shown(request: Any) -> list[tuple[str, Any]]:
 
 
 async def test_a_message_posted_before_the_clients_result_does_not_part_the_result_from_its_call() -> None:
-    """R13: a run that ends for a client tool with a message unread goes on in an order that providers take."""
+    """R13.c: a run that ends for a client tool with a message unread goes on in an order that providers take."""
     script = [Reply(text=("One", " two"), calls=(ScriptedCall(name="pick", id="c1"),), hold_after=1), Reply(text="Ok.")]
     async with serving(script) as world:
         body = {"input": "Go", "tools": [PICK], "session_id": "s", "stream": True}
@@ -87,7 +87,7 @@ async def test_a_message_posted_before_the_clients_result_does_not_part_the_resu
 
 
 async def test_results_that_are_sent_again_after_a_failure_are_shown_to_the_model_once() -> None:
-    """C13: a repeated result in a named session would make a provider refuse it, now and for ever after."""
+    """C13.b: a repeated result in a named session would make a provider refuse it, now and for ever after."""
     lost = Reply(text="I would", fault=parse_fault("die_after 1"))
     call = Reply(calls=(ScriptedCall(name="pick", id="c1"),))
     async with serving([call, Reply(fault=parse_fault("500")), lost, Reply(text="Red."), Reply(text="Bye.")]) as world:
@@ -101,7 +101,7 @@ async def test_results_that_are_sent_again_after_a_failure_are_shown_to_the_mode
 
 
 async def test_a_result_whose_call_is_gone_does_not_spoil_the_session() -> None:
-    """C13: the provider refuses it once; what is said next in the session is answered."""
+    """C13.b: the provider refuses it once; what is said next in the session is answered."""
     async with serving([Reply(fault=parse_fault("400")), Reply(text="Hi.")]) as world:
         assert (await world.client.post(CHAT, asked_to_pick(session_id="s"))).status == 502
         assert (await world.client.chat("Hello?", session_id="s")).text == "Hi."
@@ -110,7 +110,7 @@ async def test_a_result_whose_call_is_gone_does_not_spoil_the_session() -> None:
 
 @pytest.mark.parametrize("named", [{"session_id": "s"}, {}])
 async def test_a_result_that_comes_with_another_question_is_not_lost(tmp_path: Path, named: dict[str, Any]) -> None:
-    """C11: with and without a named session, and what the server did in the same turn is not lost either."""
+    """C11.a, C11.b: with and without a named session, and what the server did in the same turn is not lost either."""
     both = (
         ScriptedCall(name="pick", id="c1"),
         ScriptedCall(name="read_file", arguments='{"path": "x.txt"}', id="c2"),

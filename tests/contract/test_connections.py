@@ -63,7 +63,7 @@ async def raw(world: World) -> AsyncIterator[Raw]:
 
 
 async def test_a_stream_needs_no_task() -> None:
-    """R1: it has the connection itself. A server that does not lend it would be right too, and cost more."""
+    """U5.a: words come by the connection itself. A server that does not lend it would be right too, and cost more."""
     async with serving([HOLDING]) as world, raw(world) as client:
         before = asyncio.all_tasks()
         await client.send(chat())
@@ -76,7 +76,7 @@ async def test_a_stream_needs_no_task() -> None:
 
 
 async def test_requests_that_come_during_a_stream_are_answered_after_it_in_order() -> None:
-    """C2: one connection, three answers, the second of them a stream again."""
+    """C2.c: one connection, three answers, the second of them a stream again."""
     async with serving([HOLDING, Reply(text="Four five")]) as world, raw(world) as client:
         await client.send(chat("first"))
         await client.until(b"One")
@@ -94,7 +94,7 @@ async def test_requests_that_come_during_a_stream_are_answered_after_it_in_order
 
 @pytest.mark.parametrize("more", [HEALTH, chat("again"), HEALTH * 5], ids=["a question", "a stream", "some"])
 async def test_a_client_that_leaves_with_requests_waiting_is_noticed_at_once(more: bytes) -> None:
-    """R3: its end is read, whatever waits."""
+    """R3.a: its end is read, whatever waits."""
     async with serving([HOLDING]) as world, raw(world) as client:
         await client.send(chat())
         await client.until(b"One")
@@ -107,7 +107,7 @@ async def test_a_client_that_leaves_with_requests_waiting_is_noticed_at_once(mor
 async def test_a_client_that_leaves_with_a_request_waiting_and_nothing_answered_is_no_error(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """R3, S6: it is not written to, and nothing is complained about."""
+    """R3.a: it is not written to, and nothing is complained about."""
     async with serving([HOLDING]) as world, raw(world) as client:
         await client.send(chat() + HEALTH)
         client.writer.transport.abort()
@@ -118,7 +118,7 @@ async def test_a_client_that_leaves_with_a_request_waiting_and_nothing_answered_
 
 
 async def test_a_websocket_that_is_wanted_during_a_stream_ends_both() -> None:
-    """R3: its answer would stand in the middle of the other."""
+    """R3.a: its answer would stand in the middle of the other."""
     upgrade = {
         "Connection": "Upgrade",
         "Upgrade": "websocket",
@@ -150,7 +150,7 @@ async def reading_events(headers: Mapping[str, str]) -> AsyncIterator[Raw]:
 
 
 async def test_a_body_that_nobody_reads_does_not_hide_that_the_client_has_left() -> None:
-    """R3: also when it is large."""
+    """R3.a: also when it is large."""
     async with reading_events({"Content-Length": "300000"}) as client:
         await client.send(b"x" * 200_000)
         await asyncio.sleep(0.05)
@@ -159,7 +159,7 @@ async def test_a_body_that_nobody_reads_does_not_hide_that_the_client_has_left()
 
 
 async def test_a_body_that_nobody_reads_may_have_a_trailer() -> None:
-    """R7: the stream goes on."""
+    """R7.a: the stream goes on."""
     async with reading_events({"Transfer-Encoding": "chunked"}) as client:
         await client.send(b"3\r\nabc\r\n0\r\nX-Trailer: yes\r\n\r\n")
         await asyncio.sleep(0.05)
@@ -168,7 +168,7 @@ async def test_a_body_that_nobody_reads_may_have_a_trailer() -> None:
 
 
 async def test_a_client_that_would_rather_have_http_2_is_answered_all_the_same() -> None:
-    """C1: Java's client asks for it with its first request."""
+    """C1.a: Java's client asks for it with its first request."""
     wishes = {"Connection": "Upgrade, HTTP2-Settings", "Upgrade": "h2c", "HTTP2-Settings": "AAEAAEAAAAIAAAABAAMAAABk"}
     async with serving([Reply(text="Hello."), Reply(text="Again.")]) as world, raw(world) as client:
         await client.send(chat(stream=False, headers=wishes))

@@ -30,7 +30,7 @@ async def list_items(world: World, name: str, query: str = "order=asc") -> list[
 
 
 async def test_a_conversation_is_made_used_changed_and_deleted() -> None:
-    """P6: its whole life, as the official SDK leads it."""
+    """P6.a, P6.d: its whole life, as the official SDK leads it."""
     async with serving([Reply(text="Aye."), Reply(text="Again."), Reply(text="Fresh.")]) as world:
         sdk = world.openai()
         made = await sdk.conversations.create(
@@ -58,7 +58,7 @@ async def test_a_conversation_is_made_used_changed_and_deleted() -> None:
 
 
 async def test_a_conversation_may_begin_with_nothing() -> None:
-    """P6: no body at all is a conversation without items."""
+    """P6.a: no body at all is a conversation without items."""
     async with serving() as world:
         answer = await world.client.post(CONVERSATIONS)
         TypeAdapter(Conversation).validate_python(answer.json)
@@ -66,7 +66,7 @@ async def test_a_conversation_may_begin_with_nothing() -> None:
 
 
 async def test_its_items_are_what_was_said_and_done(tmp_path: Path) -> None:
-    """P6: one item each for messages, reasoning, calls and results; listed in pages."""
+    """P6.a: one item each for messages, reasoning, calls and results; listed in pages."""
     (tmp_path / "notes.txt").write_text("Feed the cat.")
     agent = AgentSettings(prompt="", tools=("files",), workspace=str(tmp_path))
     script = [Reply(reasoning="Look.", calls=(tool_call("read_file", path="notes.txt"),)), Reply(text="Feed it.")]
@@ -86,7 +86,7 @@ async def test_its_items_are_what_was_said_and_done(tmp_path: Path) -> None:
 
 
 async def test_items_are_added_and_taken_out() -> None:
-    """P6: what is added is seen by the next response, what is taken out is not; the others keep their ids."""
+    """P6.a: what is added is seen by the next response, what is taken out is not; the others keep their ids."""
     async with serving([Reply(text="One."), Reply(text="Two.")]) as world:
         sdk = world.openai()
         made = await sdk.conversations.create()
@@ -110,7 +110,7 @@ async def test_items_are_added_and_taken_out() -> None:
 
 
 async def test_one_part_of_a_turn_can_be_taken_out(tmp_path: Path) -> None:
-    """P6: a turn of reasoning and text loses its reasoning alone."""
+    """P6.a: a turn of reasoning and text loses its reasoning alone."""
     async with serving([Reply(reasoning="Hm.", text="Yes.")]) as world:
         await world.client.post(RESPONSES, {"input": "?", "conversation": "talk"})
         user, reasoning, message = await list_items(world, "talk")
@@ -121,7 +121,7 @@ async def test_one_part_of_a_turn_can_be_taken_out(tmp_path: Path) -> None:
 
 
 async def test_items_can_be_referred_to_in_a_later_input() -> None:
-    """P1: a conversation's items have ids of their own."""
+    """P1.a: a conversation's items have ids of their own."""
     async with serving([Reply(text="One."), Reply(text="Two.")]) as world:
         await world.client.post(RESPONSES, {"input": "a", "conversation": "talk"})
         references = [{"type": "item_reference", "id": item["id"]} for item in await list_items(world, "talk")]
@@ -130,7 +130,7 @@ async def test_items_can_be_referred_to_in_a_later_input() -> None:
 
 
 async def test_a_conversation_that_is_going_on_cannot_be_changed() -> None:
-    """P6: 409, because what is changed now would be lost."""
+    """P6.a: 409, because what is changed now would be lost."""
     async with serving([Reply(text="One two", hold_after=1)]) as world:
         going = asyncio.ensure_future(world.client.post(RESPONSES, {"input": "a", "conversation": "talk"}))
         request = await world.provider.received()
@@ -164,7 +164,7 @@ async def test_a_conversation_that_is_going_on_cannot_be_changed() -> None:
 async def test_what_makes_no_sense_is_refused_by_name(
     method: str, path: str, body: Any, status: int, param: str | None
 ) -> None:
-    """P6: with the envelope."""
+    """S7.c: with the envelope."""
     async with serving() as world:
         answer = await world.client.send(method, CONVERSATIONS + path, body)
         assert answer.status == status, answer.body

@@ -68,7 +68,7 @@ async def test_nanobot_clients_have_one_session_unless_they_name_another() -> No
 
 @pytest.mark.parametrize(("dialect", "done"), [("holdfast", True), ("hermes", True), ("nanobot", False)])
 async def test_after_a_failure_a_stream_ends_as_its_clients_expect(dialect: DialectName, done: bool) -> None:
-    """W3: `[DONE]` after the error chunk, or the end of the body without any success terminator."""
+    """W3.a, W3.b: `[DONE]` after the error chunk, or the end of the body without any success terminator."""
     async with serving([FAILS, Reply(text="Hi.")], server=speaking(dialect)) as world:
         failed = await world.client.chat(stream=True)
         well = await world.client.chat(stream=True)
@@ -80,6 +80,6 @@ async def test_after_a_failure_a_stream_ends_as_its_clients_expect(dialect: Dial
 
 
 async def test_a_configured_name_stands_in_every_dialect() -> None:
-    """W1: the default model name is a default."""
+    """W1, S2: the default model name is a default."""
     async with serving(server=ServerSettings(dialect="hermes", name="otto")) as world:
         assert (await world.client.get("/v1/models")).json["data"][0]["id"] == "otto"

@@ -70,7 +70,7 @@ async def answering(status: int, body: bytes | None) -> AsyncIterator[tuple[str,
 
 
 async def test_a_set_up_without_anything_is_in_order_and_says_how_to_get_a_real_model(tmp_path: Path) -> None:
-    """T2: config, key, provider, store."""
+    """T2.b: config, key, provider, store."""
     said = await doctor(tmp_path)
     assert said.code == 0
     assert "✓ config     no holdfast.toml" in said.output
@@ -98,7 +98,7 @@ async def test_a_set_up_without_anything_is_in_order_and_says_how_to_get_a_real_
 async def test_a_provider_is_asked_and_what_it_says_is_told(
     tmp_path: Path, status: int, body: bytes, state: str, words: str
 ) -> None:
-    """T2: provider, and how to fix it."""
+    """T2.b: provider, and how to fix it."""
     async with answering(status, body) as (address, asked):
         config = f'model = "acme/large"\n[providers.acme]\nbase_url = "{address}"\napi_key = "${{KEY}}"\n'
         said = await doctor(tmp_path, config, "--json", KEY=SECRET)
@@ -111,7 +111,7 @@ async def test_a_provider_is_asked_and_what_it_says_is_told(
 
 
 async def test_a_provider_that_is_silent_or_gone_is_told_in_seconds(tmp_path: Path) -> None:
-    """T2: does it answer?"""
+    """T2.b: does it answer?"""
     async with answering(200, None) as (address, _):
         config = f'model = "slow/x"\n[providers.slow]\nbase_url = "{address}"\n'
         config += '[providers.gone]\nbase_url = "http://127.0.0.1:9/v1"\n'
@@ -122,7 +122,7 @@ async def test_a_provider_that_is_silent_or_gone_is_told_in_seconds(tmp_path: Pa
 
 
 async def test_a_missing_key_is_told_with_the_variable_to_set(tmp_path: Path) -> None:
-    """T2: key, and how to fix it."""
+    """T2.b: key, and how to fix it."""
     said = await doctor(tmp_path, 'model = "openai/x"', "--json")
     assert said.code == 1
     check = said.check("provider openai")
@@ -130,7 +130,7 @@ async def test_a_missing_key_is_told_with_the_variable_to_set(tmp_path: Path) ->
 
 
 async def test_a_public_address_without_a_key_is_a_problem_with_its_cure(tmp_path: Path) -> None:
-    """T2, S4: key set or not, and the address."""
+    """T2.b: key set or not, and the address."""
     said = await doctor(tmp_path, None, "--json", HOLDFAST_HOST="0.0.0.0")
     assert said.code == 1
     assert "HOLDFAST_API_KEY=" in said.check("address")["fix"]
@@ -139,14 +139,14 @@ async def test_a_public_address_without_a_key_is_a_problem_with_its_cure(tmp_pat
 
 
 async def test_a_wrong_file_is_told_with_its_lines(tmp_path: Path) -> None:
-    """T2: config, and how to fix it."""
+    """T2.b: config, and how to fix it."""
     said = await doctor(tmp_path, "[server]\nprot = 1\n")
     assert said.code == 1
     assert f"✗ config  {tmp_path}/holdfast.toml, line 2: server.prot: there is no such key" in said.output
 
 
 async def test_a_store_that_others_can_read_or_that_is_none_is_told(tmp_path: Path) -> None:
-    """T2, S9: the store and its mode."""
+    """T2.b: the store and its mode."""
     database = tmp_path / "holdfast.db"
     database.write_text("this is no database, and it is long enough to be seen as one" * 10)
     database.chmod(0o644)
@@ -160,7 +160,7 @@ async def test_a_store_that_others_can_read_or_that_is_none_is_told(tmp_path: Pa
 
 
 async def test_a_workspace_and_mcp_servers_that_are_not_there_are_told(tmp_path: Path) -> None:
-    """T2: and how to fix each."""
+    """T2.b: and how to fix each."""
     config = '[agent]\nworkspace = "nowhere"\n[mcp.files]\ncommand = ["no-such-program-here"]\n'
     said = await doctor(tmp_path, config, "--json")
     assert said.code == 1

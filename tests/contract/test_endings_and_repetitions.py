@@ -29,7 +29,7 @@ class UnhurriedStore(MemoryStore):
 
 
 async def test_the_first_answer_and_its_repetition_agree_on_when_it_was_made() -> None:
-    """C15: byte for byte, also when the store was slow to take the run."""
+    """C15.b: byte for byte, also when the store was slow to take the run."""
     async with serving_parts(upstream=ScriptedUpstream([says("Hi.")]), store=UnhurriedStore()) as client:
         answers = [await client.chat(headers={"Idempotency-Key": "k"}) for _ in range(2)]
         assert [answer.text for answer in answers] == ["Hi.", "Hi."]
@@ -38,7 +38,7 @@ async def test_the_first_answer_and_its_repetition_agree_on_when_it_was_made() -
 
 @pytest.mark.parametrize("lane", ["wait", "replace", "reject"])
 async def test_the_same_request_at_the_same_time_is_not_in_its_own_way(lane: str) -> None:
-    """C15: one run, whatever the session's lane would do with a second one."""
+    """C15.a: one run, whatever the session's lane would do with a second one."""
     async with serving([Reply(text="Once.", delay_seconds=0.05)]) as world:
         asked = [world.client.chat(session_id="s", lane=lane, headers={"Idempotency-Key": "k"}) for _ in range(5)]
         answers = await asyncio.gather(*asked)
@@ -47,7 +47,7 @@ async def test_the_same_request_at_the_same_time_is_not_in_its_own_way(lane: str
 
 
 async def test_a_run_that_nobody_is_connected_to_is_not_accepted_and_then_cancelled() -> None:
-    """J1: a run that would die with a reader it does not have is refused; one with seconds to attach in is not."""
+    """J1.a: a run that would die with a reader it does not have is refused; one with seconds to attach in is not."""
     async with serving([Reply(text="Hi.")]) as world:
         refused = await world.client.post("/v1/runs", {"input": "Go", "on_disconnect": "cancel"})
         assert (refused.status, refused.error["param"]) == (400, "on_disconnect")
@@ -58,7 +58,7 @@ async def test_a_run_that_nobody_is_connected_to_is_not_accepted_and_then_cancel
 
 
 async def test_waiting_for_a_turn_does_not_use_up_a_runs_time() -> None:
-    """R10: the limit of wall-clock time is on running; a run that had to wait has all of it."""
+    """R10.b: the limit of wall-clock time is on running; a run that had to wait has all of it."""
     gates, clock = [asyncio.Event(), asyncio.Event()], ManualClock()
     script: list[Turn] = [[gate, *says("Done.")] for gate in gates]
     async with open_world(MemoryStore(), script, limits=LimitSettings(run_seconds=10.0), clock=clock) as world:
@@ -71,14 +71,14 @@ async def test_waiting_for_a_turn_does_not_use_up_a_runs_time() -> None:
 
 
 async def test_a_tool_that_was_not_carried_out_is_not_counted_as_one_that_was() -> None:
-    """S10: what the model makes up has no place among the tools."""
+    """S10.a: what the model makes up has no place among the tools."""
     async with serving([Reply(calls=(tool_call("no_such_tool"),)), Reply(text="Ok.")]) as world:
         assert (await world.client.chat()).text == "Ok."
         assert b"no_such_tool" not in (await world.client.get("/metrics")).body
 
 
 async def test_a_reader_that_comes_back_after_the_end_is_not_told_that_the_run_failed() -> None:
-    """R7: a browser's EventSource reconnects with the last number it has; 204 says that there is no more."""
+    """R7.a, J1.c: a browser's EventSource reconnects with the last number it has; 204 says that there is no more."""
     async with serving([Reply(text="One two.")]) as world:
         started = await world.client.post("/v1/runs", {"input": "Go", "stream": True})
         path = f"/v1/runs/{started.headers['X-Holdfast-Run-Id']}/events"
@@ -90,7 +90,7 @@ async def test_a_reader_that_comes_back_after_the_end_is_not_told_that_the_run_f
 
 
 async def test_a_reader_that_is_ahead_of_a_live_run_still_gets_its_end() -> None:
-    """R7: a number that no event has yet does not make a run look failed."""
+    """R7.a, J1.c: a number that no event has yet does not make a run look failed."""
     async with serving([Reply(text=("One", " two."), hold_after=1)]) as world:
         run = (await world.client.post("/v1/runs", {"input": "Go"})).json["run_id"]
         async with world.client.opened("GET", f"/v1/runs/{run}/events?after=500") as events:
@@ -100,7 +100,7 @@ async def test_a_reader_that_is_ahead_of_a_live_run_still_gets_its_end() -> None
 
 
 async def test_a_question_that_nobody_answered_before_the_run_was_stopped_is_closed(tmp_path: Path) -> None:
-    """R12: no reader of the stream is left with a question that waits for ever."""
+    """R12.a: no reader of the stream is left with a question that waits for ever."""
     agent = AgentSettings(prompt="", tools=("files",), workspace=str(tmp_path), approval="ask")
     async with serving([Reply(calls=(tool_call("list_files"),))], agent=agent) as world:
         async with world.client.opened("POST", CHAT, asking(stream=True)) as stream:
@@ -115,7 +115,7 @@ async def test_a_question_that_nobody_answered_before_the_run_was_stopped_is_clo
 async def test_a_turn_that_lost_its_tool_calls_is_not_an_answer(
     protocol: WireProtocol, said: str, finish: str, stream: bool
 ) -> None:
-    """U16: the provider says that tools were called and sends no call; what the model wanted done was not done."""
+    """R2.b: the provider says that tools were called and sends no call; what the model wanted done was not done."""
     async with serving([Reply(text=said, finish="tool_calls")], protocol=protocol) as world:
         answer = await world.client.chat(stream=stream)
         if finish == "error" and not stream:
@@ -125,7 +125,7 @@ async def test_a_turn_that_lost_its_tool_calls_is_not_an_answer(
 
 
 async def test_asking_only_for_the_headers_of_a_stream_does_not_wait_for_its_end() -> None:
-    """J1: HEAD is answered at once, and the connection is free for the next request."""
+    """J1.c: HEAD is answered at once, and the connection is free for the next request."""
     async with serving([Reply(text="One two.", hold_after=-1)], stream=StreamSettings()) as world:
         run = (await world.client.post("/v1/runs", {"input": "Go"})).json["run_id"]
         host = world.base_url.removeprefix("http://")
@@ -140,7 +140,7 @@ async def test_asking_only_for_the_headers_of_a_stream_does_not_wait_for_its_end
 
 
 async def test_a_question_that_an_sdk_repeats_after_failures_is_shown_to_the_model_once() -> None:
-    """C13: in a named session each try is saved, and none of them has an answer but the last."""
+    """C13.b: in a named session each try is saved, and none of them has an answer but the last."""
     broken = Reply(fault=parse_fault("500"))
     async with serving([broken, broken, Reply(text="Hi."), Reply(text="Hi again.")]) as world:
         sdk = world.openai(max_retries=2)

@@ -72,7 +72,7 @@ async def saved_text(world: World) -> str:
 
 @pytest.mark.parametrize("refusals", [1, 2, 4])
 async def test_an_end_that_cannot_be_saved_is_tried_until_it_can_and_is_what_was_told(refusals: int) -> None:
-    """R6: words that were pending when the end failed were told to nobody, and are in no message either."""
+    """R6.a, R6.b: words that were pending when the end failed were told to nobody, and are in no message either."""
     store = StubbornStore(refusals)
     # The last words and the end come in one read: they would have been saved together.
     last: list[Delta] = [TextAdded(text="untold"), Answered(finish="stop", model="m", usage=FEW)]
@@ -127,7 +127,7 @@ async def test_shutdown_waits_for_runs_that_are_just_being_created(grace_seconds
 
 
 async def test_the_idle_limit_holds_after_a_tool_has_run(store: Store) -> None:
-    """R10: while a tool runs its own time limit counts; afterwards silence counts again."""
+    """R10.c: while a tool runs its own time limit counts; afterwards silence counts again."""
     turns: list[list[Step]] = [asks_for(("echo", "{}")), [asyncio.Event()]]
     async with open_world(store, turns, limits=LimitSettings(idle_seconds=0.3)) as world:
         events = await read_all((await world.start()).subscription)
@@ -139,7 +139,7 @@ async def test_the_idle_limit_holds_after_a_tool_has_run(store: Store) -> None:
 
 @pytest.mark.parametrize("kind", ["text", "reasoning", "arguments"])
 async def test_the_limit_of_output_counts_whatever_the_model_says(store: Store, kind: str) -> None:
-    """R10: text, reasoning and the arguments of calls alike."""
+    """R10.f: text, reasoning and the arguments of calls alike."""
     said: dict[str, Any] = {
         "text": TextAdded(text="x" * 600),
         "reasoning": ReasoningAdded(text="x" * 600),
@@ -156,7 +156,7 @@ async def test_the_limit_of_output_counts_whatever_the_model_says(store: Store, 
 
 
 async def test_text_of_an_earlier_turn_makes_a_lost_connection_a_partial_answer(store: Store) -> None:
-    """R2, C18: text, then a tool, then a cut: there is an answer, and it is not whole."""
+    """R2.a, C18.a: text, then a tool, then a cut: there is an answer, and it is not whole."""
     first = [[TextAdded(text="Let me look. ")], *asks_for(("echo", "{}"))]
     async with open_world(store, [first, TransportLostError("gone")]) as world:
         events = await read_all((await world.start()).subscription)
@@ -196,7 +196,7 @@ CALLS: list[Event] = [
 
 
 async def test_a_restart_leaves_the_clients_open_calls_to_the_client(store: Store) -> None:
-    """R8, C11: what the server would have carried out is closed; what the client was going to is still its own."""
+    """R8.b: what the server would have carried out is closed; what the client was going to is still its own."""
     record = await crash(store, CALLS, client_tools=("weather",))
     assert await recover(store, SystemClock()) == 1
     transcript = await read_transcript(store, record.id)
@@ -211,7 +211,7 @@ async def test_a_restart_leaves_the_clients_open_calls_to_the_client(store: Stor
 
 
 async def test_a_restart_keeps_what_a_run_had_used(store: Store) -> None:
-    """R8: the turns that had ended were paid for."""
+    """R8.b: the turns that had ended were paid for."""
     record = await crash(store, CALLS)
     assert await recover(store, SystemClock()) == 1
     kept = await store.get_run(record.id)
@@ -221,7 +221,7 @@ async def test_a_restart_keeps_what_a_run_had_used(store: Store) -> None:
 
 
 async def test_a_restart_forgets_a_run_that_was_to_be_kept_by_nobody(store: Store) -> None:
-    """R8, P4: `store: false` is kept in no log and no session, crash or not."""
+    """P4.c: `store: false` is kept in no log and no session, crash or not."""
     record = await crash(store, CALLS, ephemeral=True)
     assert await recover(store, SystemClock()) == 1
     assert await store.get_run(record.id) is None
@@ -231,7 +231,7 @@ async def test_a_restart_forgets_a_run_that_was_to_be_kept_by_nobody(store: Stor
 
 @pytest.mark.parametrize("extra", [-1, 0, 1, 5])
 async def test_a_long_log_is_folded_whole_whatever_its_length(store: Store, extra: int) -> None:
-    """R1, P4: read page by page, with nothing lost between two pages."""
+    """R1.b: read page by page, with nothing lost between two pages."""
     words: list[Event] = [TextAdded(text=f"{number} ") for number in range(2 * PAGE_EVENTS + extra - 1)]
     record = await crash(store, [TurnStarted(turn=0, model="m"), *words])
     transcript = await read_transcript(store, record.id)
@@ -240,7 +240,7 @@ async def test_a_long_log_is_folded_whole_whatever_its_length(store: Store, extr
 
 
 async def test_a_reader_that_waits_for_a_run_is_told_when_it_is_interrupted_by_two_at_once(store: Store) -> None:
-    """R5, R6: the first reason is the one that is saved, and the second is told that there was nothing to stop."""
+    """R5.b, R6.a: the first reason is the one that is saved, and the second is told that there was nothing to stop."""
     async with open_world(store, [[[TextAdded(text="a")], asyncio.Event()]]) as world:
         started = await world.start()
         await read_until(started.subscription, TextAdded)

@@ -128,7 +128,7 @@ def differences(rows: Iterable[tuple[Case, Said, Said]]) -> str:
 
 @each
 def test_a_chat_stream_tells_every_fault_as_it_is(matrix: Matrix, provider: str) -> None:
-    """C18: the right ending, the right text, and `stop` for whole answers alone."""
+    """R2.b, C5.b, C18.a, C18.b: the right ending, the right text, and `stop` for whole answers alone."""
     rows = []
     for case in MATRIX:
         answer = matrix.played[case.name, provider, "chat", True].answer
@@ -142,7 +142,7 @@ def test_a_chat_stream_tells_every_fault_as_it_is(matrix: Matrix, provider: str)
 
 @each
 def test_a_plain_chat_answer_tells_every_fault_as_it_is(matrix: Matrix, provider: str) -> None:
-    """C18: the same as streamed: 200 with the text, or 502 with what text there was."""
+    """R2.b, C18.a, C18.b: the same as streamed: 200 with the text, or 502 with what text there was."""
     rows = []
     for case in MATRIX:
         answer = matrix.played[case.name, provider, "chat", False].answer
@@ -162,7 +162,7 @@ def test_a_plain_chat_answer_tells_every_fault_as_it_is(matrix: Matrix, provider
 @each
 @streamed_or_not
 def test_a_response_tells_every_fault_as_it_is(matrix: Matrix, provider: str, stream: bool) -> None:
-    """C18: completed, incomplete or failed, with the output so far."""
+    """R2.b, C18.a: completed, incomplete or failed, with the output so far."""
     rows = []
     for case in MATRIX:
         answer = matrix.played[case.name, provider, "responses", stream].answer
@@ -187,7 +187,7 @@ def _types(answer: Answer) -> Said:
 
 @each
 def test_the_log_says_what_the_client_was_told(matrix: Matrix, provider: str) -> None:
-    """R1: the run, read back, has the same outcome and text on every surface, streamed or not."""
+    """R1.b: the run, read back, has the same outcome and text on every surface, streamed or not."""
     rows = []
     for case in MATRIX:
         for surface, stream in WAYS:
@@ -199,7 +199,7 @@ def test_the_log_says_what_the_client_was_told(matrix: Matrix, provider: str) ->
 
 @each
 def test_the_provider_is_asked_as_often_as_it_should_be(matrix: Matrix, provider: str) -> None:
-    """U8: transient faults before the first delta are tried again; nothing else is (U9, U12)."""
+    """U8.a, U9.a, U9.b, U12.a: transient faults before the first delta are tried again; nothing else is (U9, U12)."""
     rows = []
     for case in MATRIX:
         for surface, stream in WAYS:
@@ -209,7 +209,7 @@ def test_the_provider_is_asked_as_often_as_it_should_be(matrix: Matrix, provider
 
 
 def test_no_half_tool_call_is_ever_carried_out(matrix: Matrix) -> None:
-    """U13: nothing was written into the workspace."""
+    """U13.a: nothing was written into the workspace."""
     assert matrix.files == []
 
 
@@ -226,12 +226,12 @@ def test_a_connection_whose_answer_never_came_whole_is_closed_before_the_client_
 
 
 def test_every_fault_there_is_has_its_row() -> None:
-    """U16: none is left out."""
+    """R2.b: none is left out."""
     assert {case.fault for case in MATRIX} == set(get_args(FaultName))
     assert len(CASES) == len(MATRIX)
     assert all(case.text == TEXT for case in MATRIX if case.outcome == "completed")
 
 
 def test_the_document_says_what_the_tests_say() -> None:
-    """R2: docs/honesty.md is made from the matrix; `python -m tests.honesty` writes it anew."""
+    """R2.b: docs/honesty.md is made from the matrix; `python -m tests.honesty` writes it anew."""
     assert DOCUMENT.read_text(encoding="utf-8") == render_document()

@@ -82,7 +82,7 @@ def said(world: World, number: int = -1) -> list[tuple[str, Any]]:
 
 
 async def test_input_is_a_string_or_items_of_every_kind_and_instructions_are_the_system_layer() -> None:
-    """P1: messages, calls, results and reasoning reach the model in order, each once."""
+    """P1.a, P1.c: messages, calls, results and reasoning reach the model in order, each once."""
     items = [
         {"role": "developer", "content": "Be kind."},
         {"role": "user", "content": "Is it cold?"},
@@ -159,7 +159,7 @@ async def test_input_is_a_string_or_items_of_every_kind_and_instructions_are_the
     ],
 )
 async def test_what_cannot_be_understood_is_refused_by_name(body: dict[str, Any], param: str, code: str) -> None:
-    """P1: 400 with the envelope; nothing is run, nothing saved."""
+    """P1.b: 400 with the envelope; nothing is run, nothing saved."""
     async with serving([Reply(text="never")]) as world:
         answer = await world.client.post(RESPONSES, body)
         assert (answer.status, answer.error["param"], answer.error["code"]) == (400, param, code), answer.body
@@ -168,7 +168,7 @@ async def test_what_cannot_be_understood_is_refused_by_name(body: dict[str, Any]
 
 
 async def test_an_item_reference_stands_for_the_stored_item() -> None:
-    """P1: references to output and input items of stored responses; an unknown one is 404 and named."""
+    """P1.a: references to output and input items of stored responses; an unknown one is 404 and named."""
     async with serving([Reply(text="Forty-two."), Reply(text="Yes.")]) as world:
         first = await ask(world, [{"role": "user", "content": "How many?"}])
         asked = (await world.client.get(f"{RESPONSES}/{first['id']}/input_items")).json["data"][0]
@@ -181,7 +181,7 @@ async def test_an_item_reference_stands_for_the_stored_item() -> None:
 
 
 async def test_the_parameters_reach_the_model_and_are_repeated_in_the_answer() -> None:
-    """P2, P10: what the schema demands is there, whether it was sent or not."""
+    """P2.b, P10.b: what the schema demands is there, whether it was sent or not."""
     schema = {"type": "object", "properties": {"n": {"type": "integer"}}}
     body = {
         "tools": [WEATHER],
@@ -262,7 +262,7 @@ SCENES: dict[str, tuple[list[Reply], str, list[str]]] = {
 async def test_streamed_plain_stored_and_replayed_answers_say_the_same(
     scene: str, protocol: Any, tmp_path: Path
 ) -> None:
-    """P2, P3, C18: whatever happens, every answer and event fits both schemas, and none contradicts another."""
+    """P2.a, P2.b, P3.a, P3.b, P4.a, P9.c, C18.a, R1.b: all fit both schemas, and none contradicts another."""
     script, status, kinds = SCENES[scene]
     async with serving(script * 2, protocol=protocol, **with_files(tmp_path)) as world:
         events = await stream(world, tools=[WEATHER])
@@ -296,7 +296,7 @@ def _without_names(response: dict[str, Any]) -> Any:
     ],
 )
 async def test_every_ending_but_success_says_what_it_was(scene: str, reason: str, code: str) -> None:
-    """C18: extras with outcome and reason; a plain answer has the headers too."""
+    """C18.b: extras with outcome and reason; a plain answer has the headers too."""
     script, status, _ = SCENES[scene]
     async with serving(script) as world:
         answer = await world.client.post(RESPONSES, {"input": "Hello?", "tools": [WEATHER]})
@@ -313,7 +313,7 @@ async def test_every_ending_but_success_says_what_it_was(scene: str, reason: str
 
 
 async def test_usage_is_counted_over_all_turns_with_its_details(tmp_path: Path) -> None:
-    """P2: what the provider counted, added up."""
+    """P2.c: what the provider counted, added up."""
     many = Usage(input_tokens=100, output_tokens=20, cached_tokens=64, reasoning_tokens=5)
     script = [msgspec.structs.replace(READ_NOTES, usage=many), Reply(text="Done.", usage=many)]
     async with serving(script, **with_files(tmp_path)) as world:
@@ -327,7 +327,7 @@ async def test_usage_is_counted_over_all_turns_with_its_details(tmp_path: Path) 
 
 
 async def test_the_events_of_a_text_come_in_the_order_that_clients_need() -> None:
-    """P3: one after the other, without gaps; and no `id:` lines."""
+    """P3.a, P3.b: one after the other, without gaps; and no `id:` lines."""
     async with serving([Reply(text=("Hel", "lo"))]) as world:
         answer = await world.client.post(RESPONSES, {"input": "Hi", "stream": True})
         assert [event["type"] for event in check_stream(answer)] == [
@@ -349,7 +349,7 @@ async def test_the_events_of_a_text_come_in_the_order_that_clients_need() -> Non
 
 
 async def test_a_server_tool_is_a_call_and_its_result(tmp_path: Path) -> None:
-    """P3: arguments stream, and the output is a list of input_text."""
+    """P3.a, P3.c: arguments stream, and the output is a list of input_text."""
     async with serving([READ_NOTES, Reply(text="Feed it.")], **with_files(tmp_path)) as world:
         events = await stream(world)
         names = [event["type"].removeprefix("response.") for event in events]
@@ -364,7 +364,7 @@ async def test_a_server_tool_is_a_call_and_its_result(tmp_path: Path) -> None:
 
 
 async def test_a_call_that_was_cut_off_ends_incomplete_and_a_warning_names_it() -> None:
-    """P3, U13: never completed, never carried out, and said so in text."""
+    """P3.a, U13.b: never completed, never carried out, and said so in text."""
     async with serving([Reply(text="I write. ", fault=Fault("cut_tool_call"))]) as world:
         events = await stream(world)
         response = events[-1]["response"]
@@ -379,7 +379,7 @@ async def test_a_call_that_was_cut_off_ends_incomplete_and_a_warning_names_it() 
 
 
 async def test_long_silence_repeats_in_progress_and_numbers_stay_whole() -> None:
-    """P3, P9: numbered like everything else, and the same when it is replayed."""
+    """P3.b, P3.d, P9.c: numbered like everything else, and the same when it is replayed."""
     script = [Reply(text="One two three", hold_after=1)]
     async with serving(script, server=ServerSettings(keepalive_seconds=0.15)) as world:
         sending = asyncio.ensure_future(world.client.post(RESPONSES, {"input": "x", "stream": True}))
@@ -399,7 +399,7 @@ async def test_long_silence_repeats_in_progress_and_numbers_stay_whole() -> None
 
 
 async def test_the_sdks_stream_helper_understands_every_stream(tmp_path: Path) -> None:
-    """P3: text, reasoning, server tools and the client's own, as the official SDK reads them."""
+    """P3.a: text, reasoning, server tools and the client's own, as the official SDK reads them."""
     script = [
         msgspec.structs.replace(READ_NOTES, reasoning="First the notes."),
         Reply(text="Feed it."),
@@ -420,7 +420,7 @@ async def test_the_sdks_stream_helper_understands_every_stream(tmp_path: Path) -
 
 
 async def test_the_sdk_sees_a_failure_with_what_came_before_it() -> None:
-    """P3: response.failed alone; an error event before it would hide the partial output."""
+    """P3.a: response.failed alone; an error event before it would hide the partial output."""
     async with serving([Reply(text="One two three", fault=Fault("error_event", 2))]) as world:
         opened = await world.openai().responses.create(model="holdfast", input="x", stream=True)
         events = [event async for event in opened]
@@ -432,7 +432,7 @@ async def test_the_sdk_sees_a_failure_with_what_came_before_it() -> None:
 
 
 async def test_a_stream_whose_log_cannot_be_read_further_ends_as_a_failure() -> None:
-    """P3: and never as if the rest did not exist."""
+    """P3.a: and never as if the rest did not exist."""
     async with serving([Reply(text="One two three", hold_after=1)]) as world:
         sending = asyncio.ensure_future(world.client.post(RESPONSES, {"input": "x", "stream": True}))
         await world.provider.received()
@@ -452,7 +452,7 @@ async def test_a_stream_whose_log_cannot_be_read_further_ends_as_a_failure() -> 
 
 
 async def test_a_response_is_kept_until_it_is_deleted() -> None:
-    """P4: GET returns it, also when it was streamed; after DELETE it is 404."""
+    """P4.a, P4.b: GET returns it, also when it was streamed; after DELETE it is 404."""
     async with serving([Reply(text="Kept."), Reply(text="Kept.")]) as world:
         for response in (await ask(world), (await stream(world))[-1]["response"]):
             assert await get(world, response["id"]) == response
@@ -466,7 +466,7 @@ async def test_a_response_is_kept_until_it_is_deleted() -> None:
 
 @pytest.mark.parametrize("store", [False, "false", 0])
 async def test_what_is_not_stored_is_not_there_afterwards(store: Any) -> None:
-    """P4: `store: false` keeps nothing and moves no conversation."""
+    """P4.c: `store: false` keeps nothing and moves no conversation."""
     async with serving([Reply(text="One."), Reply(text="Two."), Reply(text="Three.")]) as world:
         await ask(world, "First", conversation="talk")
         response = await ask(world, "Second", conversation="talk", store=store)
@@ -481,7 +481,7 @@ async def test_what_is_not_stored_is_not_there_afterwards(store: Any) -> None:
 
 
 async def test_a_store_false_stream_is_whole_and_then_gone() -> None:
-    """P4: streamed as any other."""
+    """P4.c: streamed as any other."""
     async with serving([Reply(text="One two three")]) as world:
         events = await stream(world, store=False)
         assert text_of(events[-1]["response"]) == "One two three"
@@ -489,7 +489,7 @@ async def test_a_store_false_stream_is_whole_and_then_gone() -> None:
 
 
 async def test_the_least_recently_used_responses_are_evicted_with_their_conversations() -> None:
-    """P11, P6: reading refreshes; a name whose response is gone starts afresh."""
+    """P11.a, P11.b, P11.c, P6.d: reading refreshes; a name whose response is gone starts afresh."""
     script = [Reply(text=f"{number}.") for number in range(5)]
     async with serving(script, store=StoreSettings(max_responses=2)) as world:
         first = await ask(world, "a", conversation="left")
@@ -511,7 +511,7 @@ async def test_the_least_recently_used_responses_are_evicted_with_their_conversa
 
 
 async def test_a_chain_passes_on_the_whole_transcript_once(tmp_path: Path) -> None:
-    """P5: tool calls and results included, same session, instructions carried forward unless given."""
+    """P2.a, P5.a: tool calls and results included, same session, instructions carried forward unless given."""
     script = [READ_NOTES, Reply(text="Feed it."), Reply(text="Done."), Reply(text="Ahoy.")]
     async with serving(script, **with_files(tmp_path)) as world:
         given = {"instructions": "Be brief.", "input": [{"role": "system", "content": "Meow."}, *_user("Notes?")]}
@@ -546,7 +546,7 @@ def _user(text: str) -> list[dict[str, Any]]:
 
 
 async def test_two_continuations_of_one_response_do_not_see_each_other() -> None:
-    """P5: a chain is a tree."""
+    """P5.a: a chain is a tree."""
     async with serving([Reply(text=f"{number}.") for number in range(4)]) as world:
         root = await ask(world, "root")
         await ask(world, "left", previous_response_id=root["id"])
@@ -557,7 +557,7 @@ async def test_two_continuations_of_one_response_do_not_see_each_other() -> None
 
 
 async def test_an_unknown_previous_response_is_404_and_one_in_progress_409() -> None:
-    """P5: and nothing is run."""
+    """P5.b: and nothing is run."""
     async with serving([Reply(text="One two", hold_after=1)]) as world:
         answer = await world.client.post(RESPONSES, {"input": "x", "previous_response_id": "resp_nope"})
         assert (answer.status, answer.error["param"]) == (404, "previous_response_id")
@@ -571,7 +571,7 @@ async def test_an_unknown_previous_response_is_404_and_one_in_progress_409() -> 
 
 
 async def test_the_clients_own_tools_are_left_open_and_answered_later(tmp_path: Path) -> None:
-    """P10, C11: the response completes with open calls; the results come as function_call_output."""
+    """P10.b: the response completes with open calls; the results come as function_call_output."""
     both = Reply(calls=(tool_call("read_file", path="notes.txt"), tool_call("get_weather", city="Oslo")))
     async with serving([both, Reply(text="Cold.")], **with_files(tmp_path)) as world:
         response = await ask(world, tools=[WEATHER])
@@ -591,7 +591,7 @@ async def test_the_clients_own_tools_are_left_open_and_answered_later(tmp_path: 
 
 @pytest.mark.parametrize("protocol", ["chat_completions", "responses", "anthropic_messages"])
 async def test_a_client_that_keeps_the_history_itself_loses_nothing_the_provider_wants_back(protocol: Any) -> None:
-    """P1, U3: reasoning comes with encrypted_content, and goes back to the provider as it came."""
+    """P1.a, U3: reasoning comes with encrypted_content, and goes back to the provider as it came."""
     thoughtful = Reply(reasoning="Oslo is north.", seal="seal-7", calls=ASK_WEATHER.calls)
     async with serving([thoughtful, thoughtful, Reply(text="Cold."), Reply(text="Cold.")], protocol=protocol) as world:
         fields: dict[str, Any] = {"tools": [WEATHER], "include": ["reasoning.encrypted_content"], "store": False}
@@ -607,7 +607,7 @@ async def test_a_client_that_keeps_the_history_itself_loses_nothing_the_provider
 
 
 async def test_a_conversation_goes_on_by_name_and_knows_no_other() -> None:
-    """P6: a name or an object with an id; isolated from others."""
+    """P6.a, P6.b, P6.c: a name or an object with an id; isolated from others."""
     async with serving([Reply(text=f"{number}.") for number in range(4)]) as world:
         first = await ask(world, "a", conversation="one", instructions="Be brief.")
         assert first["conversation"] == {"id": "one"}
@@ -622,7 +622,7 @@ async def test_a_conversation_goes_on_by_name_and_knows_no_other() -> None:
 
 
 async def test_two_responses_of_one_conversation_wait_for_each_other() -> None:
-    """P6, R11: the second sees the first's answer, although it was asked before there was one."""
+    """P6.a, R11.a: the second sees the first's answer, although it was asked before there was one."""
     async with serving([Reply(text="One two", hold_after=1), Reply(text="Three.")]) as world:
         first = asyncio.ensure_future(ask(world, "a", conversation="talk"))
         await world.provider.received()
@@ -637,7 +637,7 @@ async def test_two_responses_of_one_conversation_wait_for_each_other() -> None:
 
 
 async def test_responses_that_come_at_the_same_moment_are_one_conversation() -> None:
-    """P6, R11: five at once, into a name that is new; the last sees all the others."""
+    """P6.a, R11.a: five at once, into a name that is new; the last sees all the others."""
     async with serving([Reply(text=f"{number}.") for number in range(5)]) as world:
         await asyncio.gather(*(ask(world, f"q{number}", conversation="talk") for number in range(5)))
         asked = [text for role, text in said(world) if role == "user"]
@@ -646,7 +646,7 @@ async def test_responses_that_come_at_the_same_moment_are_one_conversation() -> 
 
 
 async def test_a_conversation_whose_response_was_deleted_starts_afresh() -> None:
-    """P6: never 404."""
+    """P6.d, P11.c: never 404."""
     async with serving([Reply(text="One."), Reply(text="Two."), Reply(text="Three.")]) as world:
         first = await ask(world, "a", conversation="talk")
         await world.client.send("DELETE", f"{RESPONSES}/{first['id']}")
@@ -679,7 +679,7 @@ async def test_truncation_auto_trims_and_otherwise_the_history_is_whole() -> Non
 
 
 async def test_a_named_session_is_continued() -> None:
-    """P5, C13: the header names it, and it is echoed."""
+    """C13.b: the header names it, and it is echoed."""
     async with serving([Reply(text="One."), Reply(text="Two.")]) as world:
         for text in ("a", "b"):
             answer = await world.client.post(RESPONSES, {"input": text}, X_Holdfast_Session_Id="mine")
@@ -710,7 +710,7 @@ async def test_a_stream_whose_client_leaves_is_stored_incomplete_and_can_be_cont
 
 
 async def test_a_plain_request_whose_client_leaves_ends_too() -> None:
-    """P8, R3: before the first byte as well."""
+    """R3.a, R3.c, C18.a: before the first byte as well."""
     async with serving([Reply(text="One two", hold_after=-1)]) as world:
         sending = asyncio.ensure_future(world.client.post(RESPONSES, {"input": "Count"}))
         request = await world.provider.received()
@@ -724,7 +724,7 @@ async def test_a_plain_request_whose_client_leaves_ends_too() -> None:
 
 
 async def test_a_response_may_outlive_its_client() -> None:
-    """C17: on_disconnect: continue."""
+    """C17.a: on_disconnect: continue."""
     async with serving([Reply(text="One two three", hold_after=1)]) as world:
         body = {"input": "Count", "stream": True, "on_disconnect": "continue"}
         async with world.client.opened("POST", RESPONSES, body) as response:
@@ -736,7 +736,7 @@ async def test_a_response_may_outlive_its_client() -> None:
 
 
 async def test_the_background_answers_at_once_and_is_polled() -> None:
-    """P9: queued or in progress, then completed, with nobody connected."""
+    """P9.a: queued or in progress, then completed, with nobody connected."""
     async with serving([Reply(text="One two three", hold_after=1)]) as world:
         response = await ask(world, "Count", background=True)
         assert response["status"] in ("queued", "in_progress") and response["background"] is True
@@ -750,8 +750,29 @@ async def test_the_background_answers_at_once_and_is_polled() -> None:
         assert text_of(await until(world, response["id"], "completed")) == "One two three"
 
 
+@pytest.mark.parametrize("how", [{"background": True}, {"stream": True}, {"on_disconnect": "continue"}, {}], ids=str)
+async def test_whoever_can_be_asked_about_a_call_is(how: dict[str, Any], tmp_path: Path) -> None:
+    """R12.c: about a stream, a detached run and a background response; a plain one that dies with its client is not."""
+    agent = AgentSettings(prompt="", tools=("files",), workspace=str(tmp_path), approval="ask")
+    write = Reply(calls=(tool_call("write_file", path="a.txt", content="x"),))
+    async with serving([write, Reply(text="Well.")], agent=agent) as world:
+        sending = asyncio.ensure_future(world.client.post(RESPONSES, {"input": "Write", **how}))
+        await world.provider.received()
+        if how:
+            run = world.server.service.supervisor.registry.all[0].request.run
+            async with asyncio.timeout(5):
+                while not (await world.client.get(f"/v1/runs/{run}")).json["approvals"]:
+                    await asyncio.sleep(0.01)
+            assert (await world.client.post(f"/v1/runs/{run}/approval", {"approved": True})).status == 200
+        await world.provider.received(2)
+        assert (await sending).status == 200
+        told = sent(world)[-1]["content"]
+    assert ("nobody to ask" in told) is not bool(how)
+    assert (tmp_path / "a.txt").exists() is bool(how)
+
+
 async def test_a_background_stream_is_resumed_where_it_was_lost() -> None:
-    """P9: replay and live together give every event once."""
+    """P9.c: replay and live together give every event once."""
     async with serving([Reply(text="One two three four", hold_after=2)]) as world:
         sdk = world.openai()
         first: list[dict[str, Any]] = []
@@ -779,7 +800,7 @@ async def test_a_background_stream_is_resumed_where_it_was_lost() -> None:
 
 
 async def test_cancel_stops_the_background_and_keeps_what_there_is() -> None:
-    """P9, C18: cancelled on request; a second cancel changes nothing."""
+    """P9.b, C18.a: cancelled on request; a second cancel changes nothing."""
     async with serving([Reply(text="One two three", hold_after=2)]) as world:
         response = await ask(world, "Count", background=True)
         request = await world.provider.received()
@@ -813,8 +834,21 @@ async def test_a_stream_that_is_cancelled_says_so_to_whoever_reads_it() -> None:
         assert text_of(await get(world, name)) == "One two"
 
 
+async def test_a_response_that_was_cancelled_can_be_continued_from() -> None:
+    """P8: GET shows what had come, and the next turn's model reads it."""
+    async with serving([Reply(text="One two three", hold_after=2), Reply(text="Three.")]) as world:
+        async with world.client.opened("POST", RESPONSES, {"input": "Count", "stream": True}) as response:
+            name = "resp_" + response.headers["X-Holdfast-Run-Id"].removeprefix("run_")
+            await response.content.readuntil(b'"delta":" two"')
+            await world.client.post(f"{RESPONSES}/{name}/cancel")
+            await response.read()
+        assert text_of(await get(world, name)) == "One two"
+        await ask(world, "Go on.", previous_response_id=name)
+        assert said(world) == [("user", "Count"), ("assistant", "One two"), ("user", "Go on.")]
+
+
 async def test_deleting_a_response_that_goes_on_stops_it() -> None:
-    """P4: what nobody can fetch any more is not paid for."""
+    """P4.b: what nobody can fetch any more is not paid for."""
     async with serving([Reply(text="One two three", hold_after=1)]) as world:
         response = await ask(world, "Count", background=True)
         request = await world.provider.received()
@@ -824,7 +858,7 @@ async def test_deleting_a_response_that_goes_on_stops_it() -> None:
 
 
 async def test_responses_outlive_the_server(tmp_path: Path) -> None:
-    """P4, P9, R8: after kill -9 a finished response is as it was, and one that was going is incomplete."""
+    """P4.a, P9.c, R8.a, R8.b: after kill -9 a finished response is as it was, and one that was going is incomplete."""
     async with ScriptedProvider([Reply(text="Kept."), Reply(text="One two three", hold_after=2)]) as provider:
         config = f"""
             model = "scripted/m-1"
@@ -861,7 +895,7 @@ async def test_responses_outlive_the_server(tmp_path: Path) -> None:
 
 
 async def test_input_items_are_listed_in_pages() -> None:
-    """P10: newest first by default; after, limit and order."""
+    """P10.a: newest first by default; after, limit and order."""
     items = [
         {"role": "system", "content": "Be kind."},
         *_user("a"),
@@ -898,7 +932,7 @@ async def test_input_items_are_listed_in_pages() -> None:
 
 
 async def test_the_same_request_twice_is_one_response() -> None:
-    """C15: plain and streamed; another body under the key is 409."""
+    """C15.a, C15.b, C15.c: plain and streamed; another body under the key is 409."""
     async with serving([Reply(text="Once.")]) as world:
         body = {"input": "Hello?"}
         first = await world.client.post(RESPONSES, body, Idempotency_Key="k1")
@@ -912,7 +946,7 @@ async def test_the_same_request_twice_is_one_response() -> None:
 
 
 async def test_a_streamed_request_that_is_repeated_attaches_and_replays() -> None:
-    """C15: the second reader gets every event, from the first."""
+    """C15.a, C15.b: the second reader gets every event, from the first."""
     async with serving([Reply(text="One two three", hold_after=1)]) as world:
         body = {"input": "Count", "stream": True}
         first = asyncio.ensure_future(world.client.post(RESPONSES, body, Idempotency_Key="k1"))
@@ -932,14 +966,14 @@ class Number(BaseModel):
 
 
 async def test_the_sdk_parses_structured_output() -> None:
-    """P2: text.format of the SDK's own making."""
+    """P2.b: text.format of the SDK's own making."""
     async with serving([Reply(text='{"n": 41}')]) as world:
         parsed = await world.openai().responses.parse(model="holdfast", input="?", text_format=Number)
         assert parsed.output_parsed == Number(n=41)
 
 
 async def test_tools_that_openai_hosts_are_left_out_and_the_client_is_told() -> None:
-    """P10: some clients name them in every request; the client's own tools still reach the model."""
+    """P10.b: some clients name them in every request; the client's own tools still reach the model."""
     own = {"type": "function", "name": "own", "parameters": {"type": "object", "properties": {}}}
     async with serving([Reply(text="fine")]) as world:
         body = {"input": "x", "tools": [{"type": "web_search"}, own, {"type": "namespace", "name": "n", "tools": []}]}

@@ -62,7 +62,7 @@ def said(world: World) -> list[Any]:
 
 
 async def test_turns_on_one_connection_have_the_same_events_as_a_stream() -> None:
-    """P3: response.create in, the stream's events out, one message each, and no [DONE]."""
+    """P3.a, P3.b, P4.a, P5.a: response.create in, the stream's events out, one message each, and no [DONE]."""
     async with serving([Reply(reasoning="Hm.", text="One two."), Reply(text="Three.")]) as world:
         async with connected(world) as socket:
             first = await socket.turn("a")
@@ -75,7 +75,7 @@ async def test_turns_on_one_connection_have_the_same_events_as_a_stream() -> Non
 
 
 async def test_turns_that_come_together_are_answered_in_order() -> None:
-    """P3: one after the other."""
+    """P3.a: one after the other."""
     async with serving([Reply(text="One two", hold_after=1), Reply(text="Three.")]) as world:
         async with connected(world) as socket:
             await socket.send("a")
@@ -88,7 +88,7 @@ async def test_turns_that_come_together_are_answered_in_order() -> None:
 
 
 async def test_a_response_that_is_not_stored_goes_on_on_its_own_connection_alone() -> None:
-    """P4, P5: the connection remembers the last one; another connection and HTTP know nothing of it."""
+    """P4.c, P5.a, P5.b: the connection remembers the last one; another connection and HTTP know nothing of it."""
     async with serving([ASK_WEATHER, Reply(text="Cold."), Reply(text="Bye.")]) as world:
         async with connected(world) as socket, connected(world) as other:
             fields: dict[str, Any] = {"store": False, "tools": [WEATHER], "instructions": "Be brief."}
@@ -108,7 +108,7 @@ async def test_a_response_that_is_not_stored_goes_on_on_its_own_connection_alone
 
 
 async def test_a_failed_continuation_forgets_what_it_continued() -> None:
-    """P5: so that no client builds on a state that it cannot see."""
+    """P5.b: so that no client builds on a state that it cannot see."""
     async with serving([Reply(text="One."), Reply(text="Two.")]) as world:
         async with connected(world) as socket:
             first = (await socket.turn("a", store=False))[-1]["response"]
@@ -134,7 +134,7 @@ async def test_a_failed_continuation_forgets_what_it_continued() -> None:
 async def test_a_message_that_makes_no_sense_is_an_error_and_the_connection_stays(
     message: str, status: int, code: str
 ) -> None:
-    """P1: an error event with the status that HTTP would have."""
+    """P1.b: an error event with the status that HTTP would have."""
     async with serving([Reply(text="Fine.")]) as world:
         async with connected(world) as socket:
             await socket.raw.send_str(message)
@@ -159,7 +159,7 @@ async def test_a_client_that_leaves_its_socket_ends_its_response() -> None:
 
 
 async def test_a_socket_needs_the_key_and_shows_failures_and_silence() -> None:
-    """S4, P3: 401 before it is open; response.failed; repeated in_progress."""
+    """S4.a, P3.a, P3.d: 401 before it is open; response.failed; repeated in_progress."""
     script = [Reply(text="One two", hold_after=1), Reply(fault=Fault("status", 400))]
     async with serving(script, server=ServerSettings(keepalive_seconds=0.1), key=KEY) as world:
         with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
@@ -178,7 +178,7 @@ async def test_a_socket_needs_the_key_and_shows_failures_and_silence() -> None:
 
 
 async def test_a_connection_ends_when_it_is_too_old(monkeypatch: pytest.MonkeyPatch) -> None:
-    """P3: it says why, and closes; what it was answering is answered first."""
+    """P3.a: it says why, and closes; what it was answering is answered first."""
     monkeypatch.setattr("holdfast.api.responses.socket.CONNECTION_SECONDS", 0.3)
     async with serving([Reply(text="One two", delay_seconds=0.3)]) as world:
         async with connected(world) as socket:
@@ -189,7 +189,7 @@ async def test_a_connection_ends_when_it_is_too_old(monkeypatch: pytest.MonkeyPa
 
 
 async def test_the_official_sdk_connects() -> None:
-    """P3: its own WebSocket client."""
+    """P3.a: its own WebSocket client."""
     async with serving([Reply(text="Hello there.")]) as world:
         async with world.openai().responses.connect() as connection:
             await connection.response.create(model="holdfast", input="Hi")
@@ -200,7 +200,7 @@ async def test_the_official_sdk_connects() -> None:
 
 
 async def test_a_conversation_is_compacted_and_goes_on_from_its_summary() -> None:
-    """P5: what the user said stays; the rest becomes one opaque item that a later input begins with."""
+    """P1.a, P5.a: what the user said stays; the rest becomes one opaque item that a later input begins with."""
     script = [Reply(text="Nice to meet you."), Reply(text="Ann said hello."), Reply(text="You are Ann.")]
     async with serving(script) as world:
         first = await world.client.post(RESPONSES, {"input": "I am Ann."})
@@ -241,14 +241,14 @@ async def test_a_conversation_is_compacted_and_goes_on_from_its_summary() -> Non
 async def test_a_summary_that_is_not_whole_is_no_summary(
     script: list[Reply], body: dict[str, Any], status: int, code: str
 ) -> None:
-    """P5: half a memory would pass for a whole one."""
+    """P5.b, R2.b: half a memory would pass for a whole one."""
     async with serving(script) as world:
         answer = await world.client.post(f"{RESPONSES}/compact", body)
         assert (answer.status, answer.error["code"]) == (status, code)
 
 
 async def test_a_foreign_compaction_item_is_refused() -> None:
-    """P1: it cannot be read here, so it is not passed over in silence."""
+    """P1.b: it cannot be read here, so it is not passed over in silence."""
     async with serving() as world:
         item = {"type": "compaction", "encrypted_content": "gAAAAAB-foreign"}
         answer = await world.client.post(RESPONSES, {"input": [item, {"role": "user", "content": "x"}]})
@@ -256,7 +256,7 @@ async def test_a_foreign_compaction_item_is_refused() -> None:
 
 
 async def test_a_turn_that_has_ended_before_anybody_looks_is_told_whole() -> None:
-    """P3: the model is asked while the run is being saved, and may be quicker."""
+    """P3.a: the model is asked while the run is being saved, and may be quicker."""
     upstream = ScriptedUpstream([[[TextAdded(text="Quick."), Answered(finish="stop", model="m", usage=Usage())]]] * 2)
     async with serving_parts(upstream=upstream) as client:
         async with client.session.ws_connect(RESPONSES) as connection:

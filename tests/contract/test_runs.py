@@ -35,6 +35,7 @@ from holdfast.outcomes import Cancelled, Completed, Failed, Incomplete, Requires
 from holdfast.runs.recovery import recover
 from holdfast.store.port import Store
 from holdfast.store.records import RunRecord
+from holdfast.testing.clock import ManualClock
 from holdfast.testing.upstream import Step, says
 from tests.runs_world import (
     FEW,
@@ -67,7 +68,7 @@ def assistant(text: str) -> AssistantMessage:
 
 
 async def test_a_run_is_numbered_from_zero_and_a_replay_is_what_was_sent_live(store: Store) -> None:
-    """R1: the log is append-only, numbered from 0; live and replay are the same list."""
+    """R1.a, R14.c: the log is append-only, numbered from 0; live and replay are the same list."""
     async with open_world(store, [says("one two three")]) as world:
         started = await world.start()
         live = await read_batches(started.subscription)
@@ -81,14 +82,14 @@ async def test_a_run_is_numbered_from_zero_and_a_replay_is_what_was_sent_live(st
 
 
 async def test_a_completed_run_is_saved_once_with_its_question(store: Store) -> None:
-    """R6: the whole answer if it completed."""
+    """R6.a: the whole answer if it completed."""
     async with open_world(store, [says("all is well")]) as world:
         await world.run("how is it?")
         assert await world.messages() == [user_says("how is it?"), assistant("all is well")]
 
 
 async def test_tools_are_carried_out_and_their_results_reach_the_model(store: Store) -> None:
-    """R1: a run of two turns with a tool between them."""
+    """R6.a: a run of two turns with a tool between them."""
     async with open_world(store, [asks_for(("echo", '{"text": "hi"}')), says("it said hi")]) as world:
         events = await world.run()
         assert world.tools.done == [("echo", {"text": "hi"})]
@@ -100,14 +101,14 @@ async def test_tools_are_carried_out_and_their_results_reach_the_model(store: St
 
 
 async def test_a_run_that_used_up_its_turns_says_so(store: Store) -> None:
-    """R2: max_turns is incomplete, never success."""
+    """R2.c, R10.d: max_turns is incomplete, never success."""
     agent = AgentSettings(prompt="", max_turns=2)
     async with open_world(store, [asks_for(("echo", "{}")), asks_for(("echo", "{}"))], agent=agent) as world:
         assert outcome_of(await world.run()) == Incomplete(reason="max_turns")
 
 
 async def test_a_run_that_used_up_its_tool_calls_says_so_and_carries_out_no_more(store: Store) -> None:
-    """R10: max_tool_calls has its own outcome."""
+    """R10.e: max_tool_calls has its own outcome."""
     limits = LimitSettings(max_tool_calls=1)
     async with open_world(store, [asks_for(("echo", "{}"), ("echo", "{}"))], limits=limits) as world:
         events = await world.run()
@@ -117,7 +118,7 @@ async def test_a_run_that_used_up_its_tool_calls_says_so_and_carries_out_no_more
 
 
 async def test_output_has_a_limit(store: Store) -> None:
-    """R10: output size."""
+    """R10.f: output size."""
     limits = LimitSettings(max_output_bytes=10)
     endless = [*([TextAdded(text="12345678")] for _ in range(50))]
     async with open_world(store, [endless], limits=limits) as world:
@@ -128,7 +129,7 @@ async def test_output_has_a_limit(store: Store) -> None:
 
 
 async def test_the_last_reader_of_an_attached_run_takes_it_along(store: Store) -> None:
-    """R3: interrupted at once even when no byte is moving; the partial is saved."""
+    """R3.a: interrupted at once even when no byte is moving; the partial is saved."""
     async with open_world(store, [[[TextAdded(text="par")], [TextAdded(text="tial")], asyncio.Event()]]) as world:
         started = await world.start()
         second = await world.supervisor.subscribe(started.run)
@@ -147,7 +148,7 @@ async def test_the_last_reader_of_an_attached_run_takes_it_along(store: Store) -
 
 
 async def test_a_run_whose_client_left_before_the_first_byte_is_interrupted_and_saved(store: Store) -> None:
-    """R3: before the first byte too."""
+    """R3.a: before the first byte too."""
     async with open_world(store, [[asyncio.Event()]]) as world:
         started = await world.start()
         started.subscription.leave()
@@ -158,7 +159,7 @@ async def test_a_run_whose_client_left_before_the_first_byte_is_interrupted_and_
 
 
 async def test_a_finished_run_is_not_touched_by_readers_that_leave(store: Store) -> None:
-    """R3: a finished run is not touched."""
+    """R3.b: a finished run is not touched."""
     async with open_world(store, [says("done")]) as world:
         started = await world.start()
         await read_all(started.subscription)
@@ -181,7 +182,7 @@ async def test_a_detached_run_goes_on_when_everybody_leaves(store: Store) -> Non
 
 
 async def test_a_grace_period_lets_a_reader_come_back(store: Store) -> None:
-    """R3: seconds of grace (C17): back in time it goes on, too late it is interrupted."""
+    """R3.a, C17.a: seconds of grace: back in time it goes on, too late it is interrupted."""
     gate = asyncio.Event()
     async with open_world(store, [[gate, *says("fine")], [asyncio.Event()]]) as world:
         started = await world.start(on_disconnect=0.2)
@@ -199,7 +200,7 @@ async def test_a_grace_period_lets_a_reader_come_back(store: Store) -> None:
 
 
 async def test_stop_interrupts_mid_await_and_keeps_exactly_what_had_arrived(store: Store) -> None:
-    """R5: it answers whether there was something to stop, and what was saved is there when it answers."""
+    """R5.a, R5.b: it answers whether there was something to stop, and what was saved is there when it answers."""
     async with open_world(store, [[[TextAdded(text="half an ans")], asyncio.Event()]]) as world:
         started = await world.start()
         await read_until(started.subscription, TextAdded)
@@ -212,7 +213,7 @@ async def test_stop_interrupts_mid_await_and_keeps_exactly_what_had_arrived(stor
 
 
 async def test_stop_before_the_first_step_of_a_run_still_saves_it(store: Store) -> None:
-    """R5: before the first token included."""
+    """R5.a: before the first token included."""
     async with open_world(store, [[asyncio.Event()]]) as world:
         started = await world.start()
         assert await world.supervisor.stop(started.run) is True
@@ -222,7 +223,7 @@ async def test_stop_before_the_first_step_of_a_run_still_saves_it(store: Store) 
 
 
 async def test_stop_ends_a_running_tool_and_marks_it_unknown(store: Store) -> None:
-    """R5: tools that were running are ended."""
+    """R5.c: tools that were running are ended."""
     async with open_world(store, [asks_for(("hang", "{}"), ("echo", "{}"))]) as world:
         started = await world.start()
         await read_until(started.subscription, ToolStarted)
@@ -237,7 +238,7 @@ async def test_stop_ends_a_running_tool_and_marks_it_unknown(store: Store) -> No
 
 
 async def test_a_tool_begins_only_when_the_log_says_so(store: Store) -> None:
-    """R8: whatever a tool had done when the server crashed, its log knows that it was begun."""
+    """R8.c: whatever a tool had done when the server crashed, its log knows that it was begun."""
     async with open_world(store, [asks_for(("hang", "{}"))]) as world:
         started = await world.start()
         await world.tools.started.wait()
@@ -247,7 +248,7 @@ async def test_a_tool_begins_only_when_the_log_says_so(store: Store) -> None:
 
 
 async def test_everything_at_once_ends_a_run_once(store: Store) -> None:
-    """R6: stop, disconnect, failure and shutdown at the same moment: one end, one save."""
+    """R6.a: stop, disconnect, failure and shutdown at the same moment: one end, one save."""
     for _ in range(20):
         gate = asyncio.Event()
         async with open_world(store, [[[TextAdded(text="x")], gate, TransportLostError("gone")]]) as world:
@@ -273,7 +274,7 @@ async def open_messages(store: Store, session: str) -> list[Any]:
 
 
 async def test_readers_join_at_any_point_and_see_the_same_to_the_end(store: Store) -> None:
-    """R7: first what was missed, then live; nothing twice, nothing missing."""
+    """R7.a: first what was missed, then live; nothing twice, nothing missing."""
     gate = asyncio.Event()
     text = [[TextAdded(text=f"{i} ")] for i in range(50)]
     turn: list[Step] = [*text[:25], gate, *text[25:], [Answered(finish="stop", model="m", usage=FEW)]]
@@ -297,7 +298,7 @@ async def test_readers_join_at_any_point_and_see_the_same_to_the_end(store: Stor
 
 
 async def test_a_reader_far_behind_a_live_run_reads_the_store_then_goes_live(store: Store) -> None:
-    """R7: memory stays bounded, and a slow reader misses nothing."""
+    """R7.a, R7.c: memory stays bounded, and a slow reader misses nothing."""
     gate = asyncio.Event()
     flood = [[TextAdded(text="x") for _ in range(100)] for _ in range(60)]
     turn: list[Step] = [*flood, gate, [Answered(finish="stop", model="m", usage=FEW)]]
@@ -315,7 +316,7 @@ async def test_a_reader_far_behind_a_live_run_reads_the_store_then_goes_live(sto
 
 
 async def test_a_run_cut_off_by_a_crash_is_closed_and_can_be_continued_from(store: Store) -> None:
-    """R8: incomplete (server_restart), the partial saved once; the running tool is unknown and not run again."""
+    """R8.b, R8.c: incomplete (server_restart), the partial saved once; the running tool is unknown, not run again."""
     async with open_world(store) as world:
         record = RunRecord(
             id=RunId("run_crashed"),
@@ -368,7 +369,7 @@ async def test_shutdown_lets_work_finish_then_interrupts_and_saves_the_rest(stor
 
 
 async def test_executing_runs_are_limited_and_finished_ones_do_not_count(store: Store) -> None:
-    """R10: 429 with Retry-After."""
+    """R10.a: 429 with Retry-After."""
     async with open_world(
         store, [says("a"), [asyncio.Event()], says("b")], limits=LimitSettings(max_concurrent_runs=1)
     ) as w:
@@ -386,7 +387,7 @@ async def test_executing_runs_are_limited_and_finished_ones_do_not_count(store: 
 
 @pytest.mark.parametrize("limit", ["run_seconds", "idle_seconds"])
 async def test_time_limits_cancel_with_timeout(store: Store, limit: str) -> None:
-    """R10: wall-clock time and idle time."""
+    """R10.b, R10.c: wall-clock time and idle time."""
     async with open_world(store, [[asyncio.Event()]], limits=msgspec.convert({limit: 0.05}, LimitSettings)) as world:
         events = await world.run()
         assert outcome_of(events).reason == "timeout"
@@ -394,7 +395,7 @@ async def test_time_limits_cancel_with_timeout(store: Store, limit: str) -> None
 
 
 async def test_two_runs_on_a_session_do_not_interleave(store: Store) -> None:
-    """R11: the second waits and sees the first's answer."""
+    """R11.a: the second waits and sees the first's answer."""
     gate = asyncio.Event()
     async with open_world(store, [[gate, *says("first")], says("second")]) as world:
         one = await world.start("q1", lane="wait", stored_history=True)
@@ -410,7 +411,7 @@ async def test_two_runs_on_a_session_do_not_interleave(store: Store) -> None:
 
 
 async def test_replace_interrupts_the_first_and_starts_when_its_partial_is_saved(store: Store) -> None:
-    """R11: replace."""
+    """R11.b: replace."""
     async with open_world(store, [[[TextAdded(text="old")], asyncio.Event()], says("new")]) as world:
         one = await world.start("q1", lane="wait", stored_history=True)
         await read_until(one.subscription, TextAdded)
@@ -421,7 +422,7 @@ async def test_replace_interrupts_the_first_and_starts_when_its_partial_is_saved
 
 
 async def test_reject_and_a_full_queue_turn_a_run_away(store: Store) -> None:
-    """R11: reject answers 409; R10: queued work per session is limited."""
+    """R11.c, R10.g: reject answers 409; queued work per session is limited."""
     async with open_world(store, [[asyncio.Event()]], limits=LimitSettings(max_queued_per_session=1)) as world:
         await world.start(lane="wait")
         with pytest.raises(SessionBusyError):
@@ -432,7 +433,7 @@ async def test_reject_and_a_full_queue_turn_a_run_away(store: Store) -> None:
 
 
 async def test_a_stopped_run_that_waited_for_its_turn_makes_way(store: Store) -> None:
-    """R11: a run stopped while it waits never reaches the model, and the next one still gets its turn."""
+    """R5.a, R11.a: a run stopped while it waits never reaches the model, and the next one still gets its turn."""
     gate = asyncio.Event()
     async with open_world(store, [[gate, *says("one")], says("three")]) as world:
         one = await world.start(lane="wait")
@@ -447,7 +448,7 @@ async def test_a_stopped_run_that_waited_for_its_turn_makes_way(store: Store) ->
 
 @pytest.mark.parametrize("approved", [True, False])
 async def test_an_approval_pauses_the_run_until_it_is_answered(store: Store, approved: bool) -> None:
-    """R12: shown with its arguments, goes on after approve or deny."""
+    """R12.a: shown with its arguments, goes on after approve or deny."""
     agent = AgentSettings(prompt="", approval={"echo": "ask"})
     async with open_world(store, [asks_for(("echo", '{"text": "x"}')), says("ok")], agent=agent) as world:
         started = await world.start()
@@ -469,7 +470,7 @@ async def test_an_approval_pauses_the_run_until_it_is_answered(store: Store, app
 
 
 async def test_an_approval_denies_itself_in_time_and_where_nobody_can_be_asked(store: Store) -> None:
-    """R12: time-out; nobody to ask: denied, and the model is told."""
+    """R12.b, R12.c: time-out; nobody to ask: denied, and the model is told."""
     agent = AgentSettings(prompt="", approval="ask", approval_seconds=0.05)
     turns = [asks_for(("echo", "{}")), says("a"), asks_for(("echo", "{}")), says("b")]
     async with open_world(store, turns, agent=agent) as world:
@@ -484,7 +485,7 @@ async def test_an_approval_denies_itself_in_time_and_where_nobody_can_be_asked(s
 
 
 async def test_a_message_posted_to_a_running_run_reaches_the_model_before_its_next_turn(store: Store) -> None:
-    """R13: steering, also during what would have been the last turn."""
+    """R13.a, R13.b: steering, also during what would have been the last turn."""
     gate = asyncio.Event()
     async with open_world(store, [[gate, *says("first")], says("second")]) as world:
         started = await world.start()
@@ -498,8 +499,21 @@ async def test_a_message_posted_to_a_running_run_reaches_the_model_before_its_ne
             world.supervisor.steer(started.run, user_says("too late"))
 
 
+async def test_a_message_posted_while_the_model_calls_a_tool_is_heard_with_its_result(store: Store) -> None:
+    """R13.a: before the next turn, behind what the turn before it has brought; no turn is added for it."""
+    gate = asyncio.Event()
+    async with open_world(store, [[gate, *asks_for(("echo", '{"text": "hi"}'))], says("heard")]) as world:
+        started = await world.start()
+        await world.upstream.asked(1)
+        world.supervisor.steer(started.run, user_says("and be quick"))
+        gate.set()
+        assert outcome_of(await read_all(started.subscription)) == Completed()
+        result = ToolMessage(call_id=CallId("call_0"), name="echo", output="hi")
+        assert [call.messages[2:] for call in world.upstream.calls] == [(), (result, user_says("and be quick"))]
+
+
 async def test_a_message_that_no_turn_has_seen_is_still_saved(store: Store) -> None:
-    """R13: an accepted message is never lost."""
+    """R13.c: an accepted message is never lost."""
     async with open_world(store, [[asyncio.Event()]]) as world:
         started = await world.start()
         await world.upstream.asked(1)
@@ -509,7 +523,7 @@ async def test_a_message_that_no_turn_has_seen_is_still_saved(store: Store) -> N
 
 
 async def test_a_call_cut_off_in_its_arguments_is_dropped_and_the_user_told(store: Store) -> None:
-    """U13: never executed; warned live and in the saved message; a receipt in the log."""
+    """U13.a, U13.b, U13.c: never executed; warned live and in the saved message; a receipt in the log."""
     turn: list[Step] = [
         [TextAdded(text="Writing.")],
         [ToolCallBegan(index=0, call_id=CallId("c"), name="echo"), ArgumentsAdded(index=0, text='{"te')],
@@ -529,8 +543,29 @@ async def test_a_call_cut_off_in_its_arguments_is_dropped_and_the_user_told(stor
         assert saved.tool_calls == ()
 
 
+async def test_every_call_that_was_cut_off_is_named_to_the_user_and_to_the_next_turn(store: Store) -> None:
+    """U13.b, U13.c: one warning for all of them, a receipt for each, and the model that goes on has read it."""
+    turn: list[Step] = [
+        calls_tool("echo", '{"text": "whole?"}', "c0", 0),
+        [ToolCallBegan(index=1, call_id=CallId("c1"), name="hang"), ArgumentsAdded(index=1, text='{"é')],
+        TransportLostError("connection reset"),
+    ]
+    warning = "Stream stalled mid tool-call (echo, hang): the actions were not carried out."
+    async with open_world(store, [turn, says("I see.")]) as world:
+        events = await world.run("go")
+        receipts = [e for e in events if isinstance(e, ToolCallDropped)]
+        assert [(e.call_id, e.name, e.bytes_received, e.executed) for e in receipts] == [
+            ("c0", "echo", 18, "no"),
+            ("c1", "hang", 4, "no"),
+        ]
+        assert [e.text for e in events if isinstance(e, TextAdded)] == [warning]
+        await world.run("go on", stored_history=True)
+        assert world.upstream.calls[1].messages == (user_says("go"), assistant(warning), user_says("go on"))
+        assert world.tools.done == []
+
+
 async def test_text_that_was_cut_stands_bare_and_nothing_is_tried_again(store: Store) -> None:
-    """U12: the partial is kept, the outcome says so; U13: no warning where only text had arrived."""
+    """U12.b, U13.d: the partial is kept, the outcome says so; no warning where only text had arrived."""
     turn: list[Step] = [[ReasoningAdded(text="hm")], [TextAdded(text="Once upon")], TransportLostError("gone")]
     async with open_world(store, [turn]) as world:
         events = await world.run()
@@ -541,14 +576,30 @@ async def test_text_that_was_cut_stands_bare_and_nothing_is_tried_again(store: S
         assert len(world.upstream.calls) == 1
 
 
+async def test_the_first_delta_is_noticed_once_however_many_follow(store: Store) -> None:
+    """U5.b: when the first word, thought or call comes, and not again in this turn or the next."""
+    clock, gates = ManualClock(), [asyncio.Event() for _ in range(3)]
+    calling: list[Step] = [gates[0], [ReasoningAdded(text="Hm.")], gates[1], *asks_for(("echo", "{}"))]
+    async with open_world(store, [calling, [gates[2], *says("one two three")]], clock=clock) as world:
+        started = await world.start()
+        for number, gate in enumerate(gates):
+            await world.upstream.asked(1 if number < 2 else 2)
+            await clock.advance(2.0)
+            gate.set()
+            await read_until(started.subscription, (ReasoningAdded, ToolFinished, RunEnded)[number])
+        await ended(world, started.run)
+        assert world.metrics.registry.get_sample_value("holdfast_time_to_first_token_seconds_count") == 1
+        assert world.metrics.registry.get_sample_value("holdfast_time_to_first_token_seconds_sum") == 2.0
+
+
 async def test_a_connection_lost_before_any_text_is_a_failure(store: Store) -> None:
-    """R2: failed (upstream_disconnected)."""
+    """R2.a: failed (upstream_disconnected)."""
     async with open_world(store, [TransportLostError("refused")]) as world:
         assert outcome_of(await world.run()) == Failed(reason="upstream_disconnected", message="refused")
 
 
 async def test_the_clients_own_calls_end_the_run_open_and_the_servers_are_carried_out(store: Store) -> None:
-    """C11: requires_action with only the client's calls open."""
+    """R2.a, C11.a, C11.b: requires_action with only the client's calls open."""
     theirs = ToolSpec(name="theirs", description="", parameters={})
     async with open_world(store, [asks_for(("echo", "{}"), ("theirs", '{"a": 1}'))]) as world:
         events = await world.run(client_tools=(theirs,))
@@ -568,7 +619,7 @@ async def test_the_clients_own_calls_end_the_run_open_and_the_servers_are_carrie
 
 
 async def test_bad_arguments_are_told_to_the_model_and_never_repaired(store: Store) -> None:
-    """U13: parsed only when whole, never repaired."""
+    """U13.a: parsed only when whole, never repaired."""
     async with open_world(store, [asks_for(("echo", '{"a":'), ("nope", "{}")), says("sorry")]) as world:
         events = await world.run()
         assert world.tools.done == []
@@ -580,7 +631,7 @@ async def test_bad_arguments_are_told_to_the_model_and_never_repaired(store: Sto
 
 
 async def test_an_exception_inside_the_agent_is_a_failure_with_its_message(store: Store) -> None:
-    """R2: failed (internal)."""
+    """R2.a: failed (internal)."""
 
     def broken(world: World) -> None:
         def raising(*_: object) -> str:

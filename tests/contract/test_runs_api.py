@@ -1,14 +1,18 @@
 """Section J of the contract, and what of R and C is seen through it, over HTTP."""
 
 import asyncio
+import sqlite3
+import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from holdfast.config import AgentSettings
-from holdfast.testing import Fault, Reply, tool_call
+from holdfast.config import AgentSettings, StoreSettings
+from holdfast.store.retention import apply_retention
+from holdfast.testing import Fault, HurriedClock, Reply, tool_call
 from tests.serving import CHAT, Answer, Client, World, asking, serving
 
 SLOW = Reply(text=("one ", "two ", "three"), hold_after=2)
@@ -41,7 +45,7 @@ async def begin(world: World, **fields: Any) -> dict[str, Any]:
 
 
 async def test_a_run_is_submitted_runs_by_itself_and_is_found_again() -> None:
-    """J1: POST /v1/runs answers 202 and the run is detached; GET tells how it ended."""
+    """J1.a, J1.b: POST /v1/runs answers 202 and the run is detached; GET tells how it ended."""
     async with serving([Reply(text="All done", reasoning="hm")]) as world:
         made = await begin(world, metadata={"a": "b"})
         assert made["status"] in ("queued", "running")
@@ -62,7 +66,7 @@ async def test_a_run_is_submitted_runs_by_itself_and_is_found_again() -> None:
 
 
 async def test_the_events_of_a_run_are_numbered_named_and_resumable() -> None:
-    """J1: SSE with id and event; Last-Event-ID or ?after= resumes; R7: live and replay are the same."""
+    """J1.c, R7.a: SSE with id and event; Last-Event-ID or ?after= resumes; live and replay are the same."""
     async with serving([SLOW]) as world:
         run = (await begin(world))["run_id"]
         path = f"/v1/runs/{run}/events"
@@ -88,7 +92,7 @@ async def test_the_events_of_a_run_are_numbered_named_and_resumable() -> None:
 
 
 async def test_a_run_can_be_streamed_as_it_is_made() -> None:
-    """J1: stream: true answers with the run's events; R3: on_disconnect "cancel" attaches it to this reader."""
+    """J1.a, R3.a: stream: true answers with the run's events; on_disconnect "cancel" attaches it to this reader."""
     async with serving([Reply(text="hi"), Reply(text="x", fault=Fault("stall", 1))]) as world:
         answer = await world.client.post("/v1/runs", {"input": "q", "stream": True})
         assert answer.status == 200
@@ -102,7 +106,7 @@ async def test_a_run_can_be_streamed_as_it_is_made() -> None:
 
 
 async def test_stop_answers_with_what_was_saved() -> None:
-    """R5: whether there was something to stop, and outcome, partial text, usage."""
+    """R5.b, J1.d: whether there was something to stop, and outcome, partial text, usage."""
     async with serving([SLOW]) as world:
         run = (await begin(world))["run_id"]
         await world.provider.received()
@@ -119,7 +123,7 @@ async def test_stop_answers_with_what_was_saved() -> None:
 
 
 async def test_stop_ends_a_chat_stream_honestly_while_its_provider_is_silent() -> None:
-    """R5: any run, mid-await; the stream's reader is told, and never with `stop`."""
+    """R5.a, R2.b: any run, mid-await; the stream's reader is told, and never with `stop`."""
     async with serving([Reply(text="so far", fault=Fault("stall", 2))]) as world:
         async with world.client.opened("POST", CHAT, asking(stream=True)) as response:
             run = response.headers["x-holdfast-run-id"]
@@ -133,7 +137,7 @@ async def test_stop_ends_a_chat_stream_honestly_while_its_provider_is_silent() -
 
 
 async def test_runs_are_listed_by_page_status_session_and_model() -> None:
-    """J1: GET /v1/runs with filters and pages, newest first."""
+    """J1.b: GET /v1/runs with filters and pages, newest first."""
     replies = [*(Reply(text=f"t{n}") for n in range(5)), Reply(fault=Fault("status", 400)), SLOW]
     async with serving(replies) as world:
         runs = []
@@ -161,7 +165,7 @@ async def test_runs_are_listed_by_page_status_session_and_model() -> None:
 async def test_an_approval_is_shown_and_answered_from_another_client(
     tmp_path: Path, answer: dict[str, Any], executed: bool
 ) -> None:
-    """R12: shown with its arguments; goes on after approve or deny from any client."""
+    """R12.a, J1.e: shown with its arguments; goes on after approve or deny from any client."""
     call = tool_call("write_file", path="a.txt", content="x")
     agent = AgentSettings(prompt="", tools=("files",), workspace=str(tmp_path), approval="ask")
     async with serving([Reply(calls=(call,)), Reply(text="ok")], agent=agent) as world:
@@ -184,7 +188,7 @@ async def test_an_approval_is_shown_and_answered_from_another_client(
 
 
 async def test_a_plain_chat_request_has_nobody_to_ask_and_the_model_is_told(tmp_path: Path) -> None:
-    """R12: where no one can be asked, it is denied and the model is told."""
+    """R12.c: where no one can be asked, it is denied and the model is told."""
     call = tool_call("write_file", path="a.txt", content="x")
     agent = AgentSettings(prompt="", tools=("files",), workspace=str(tmp_path), approval="ask")
     async with serving([Reply(calls=(call,)), Reply(text="then not")], agent=agent) as world:
@@ -197,7 +201,7 @@ async def test_a_plain_chat_request_has_nobody_to_ask_and_the_model_is_told(tmp_
 
 
 async def test_a_message_steers_a_running_run() -> None:
-    """R13: it reaches the model before its next turn; a run that has ended takes none."""
+    """R13.a, R13.b, J1.f: it reaches the model before its next turn; a run that has ended takes none."""
     async with serving([SLOW, Reply(text="heard")]) as world:
         run = (await begin(world))["run_id"]
         request = await world.provider.received()
@@ -234,7 +238,7 @@ async def test_the_same_key_makes_one_run_and_another_body_is_refused(tmp_path: 
 
 
 async def test_a_chat_run_that_was_told_to_continue_is_found_by_its_id_after_its_client_has_gone() -> None:
-    """C17: every answer carries the run id; any run can be reattached by it; R4: it finishes as if they had stayed."""
+    """C17.b, C17.c, R4: by the run id of its answer any run can be reattached; it finishes as if they had stayed."""
     async with serving([SLOW]) as world:
         body = asking(stream=True, on_disconnect="continue")
         async with world.client.opened("POST", CHAT, body) as response:
@@ -247,7 +251,7 @@ async def test_a_chat_run_that_was_told_to_continue_is_found_by_its_id_after_its
 
 
 async def test_a_grace_of_seconds_waits_for_a_client_to_come_back() -> None:
-    """C17: back in time, the run goes on; nobody comes, it is cancelled."""
+    """C17.a: back in time, the run goes on; nobody comes, it is cancelled."""
     async with serving([SLOW, SLOW]) as world:
         for comes_back in (True, False):
             body = asking(stream=True, on_disconnect=0.4)
@@ -266,7 +270,7 @@ async def test_a_grace_of_seconds_waits_for_a_client_to_come_back() -> None:
 
 
 async def test_lanes_over_http(tmp_path: Path) -> None:
-    """R11: wait by default, reject answers 409, replace interrupts the first and starts when it is saved."""
+    """R11.a, R11.b, R11.c: wait by default, reject answers 409, replace starts when the first is cut and saved."""
     async with serving([SLOW, Reply(text="second"), Reply(text="third")], data_dir=tmp_path) as world:
         first = (await begin(world, session_id="lane"))["run_id"]
         await world.provider.received()
@@ -285,7 +289,7 @@ async def test_lanes_over_http(tmp_path: Path) -> None:
 
 
 async def test_bad_runs_get_a_clear_error_and_leave_nothing_behind() -> None:
-    """J1: what is wrong is named; nothing is run, nothing saved."""
+    """J1.a: what is wrong is named; nothing is run, nothing saved."""
     async with serving([]) as world:
         for body, param in [
             ({}, "input"),
@@ -302,7 +306,7 @@ async def test_bad_runs_get_a_clear_error_and_leave_nothing_behind() -> None:
 
 
 async def test_sessions_are_made_read_renamed_forked_and_deleted() -> None:
-    """J2: GET/POST /v1/sessions, GET/PATCH/DELETE one, its messages, and a fork that shares nothing afterwards."""
+    """J2.a, J2.b, J2.c, J2.d: all of them, one, its messages, and a fork that shares nothing afterwards."""
     async with serving([Reply(text="a1"), Reply(text="a2"), Reply(text="b2")]) as world:
         client = world.client
         made = await client.post("/v1/sessions", {"id": "mine", "title": "Mine", "metadata": {"k": 1}})
@@ -336,7 +340,7 @@ async def test_sessions_are_made_read_renamed_forked_and_deleted() -> None:
 
 
 async def test_a_session_shows_its_active_run_and_deleting_it_stops_the_run() -> None:
-    """J2: a page that is opened again finds what is going on."""
+    """J2.b: a page that is opened again finds what is going on."""
     async with serving([SLOW]) as world:
         run = (await begin(world, session_id="busy"))["run_id"]
         await world.provider.received()
@@ -347,7 +351,7 @@ async def test_a_session_shows_its_active_run_and_deleting_it_stops_the_run() ->
 
 
 async def test_images_and_tool_calls_of_a_session_are_shown_as_chat_writes_them(tmp_path: Path) -> None:
-    """J2: GET …/messages."""
+    """J2.c: GET …/messages."""
     (tmp_path / "f.txt").write_text("inside")
     agent = AgentSettings(prompt="", tools=("files",), workspace=str(tmp_path))
     replies = [Reply(text="look", calls=(tool_call("read_file", path="f.txt"),)), Reply(text="done")]
@@ -365,7 +369,7 @@ async def test_images_and_tool_calls_of_a_session_are_shown_as_chat_writes_them(
 
 
 async def test_a_slow_reader_of_a_long_run_is_given_everything(tmp_path: Path) -> None:
-    """R7: one that reads nothing for a while slows nobody, and then misses nothing."""
+    """R7.a, R7.b: one that reads nothing for a while slows nobody, and then misses nothing."""
     words = tuple(f"{number} " for number in range(6000))
     async with serving([Reply(text=words)], data_dir=tmp_path) as world:
         run = (await begin(world))["run_id"]
@@ -378,7 +382,7 @@ async def test_a_slow_reader_of_a_long_run_is_given_everything(tmp_path: Path) -
 
 
 async def test_a_fallback_that_answered_is_named_wherever_the_run_is_shown() -> None:
-    """U15: which model answered is in the list of runs and in the run alike."""
+    """U15.b: which model answered is in the list of runs and in the run alike."""
     replies = [Reply(fault=Fault("status", 500)), Reply(text="from the second")]
     async with serving(replies, fallbacks=("scripted/m-2",)) as world:
         run = (await begin(world))["run_id"]
@@ -386,3 +390,22 @@ async def test_a_fallback_that_answered_is_named_wherever_the_run_is_shown() -> 
         assert (ended["text"], ended["model"]) == ("from the second", "scripted/m-2")
         listed = (await world.client.get("/v1/runs")).json["data"]
         assert listed[0]["model"] == "scripted/m-2"
+
+
+async def test_a_day_after_its_end_a_run_is_compacted_and_replayed_as_before(tmp_path: Path) -> None:
+    """R14.b, R14.c: not earlier, and then the same text, items and outcome."""
+    (tmp_path / "f.txt").write_text("inside")
+    agent = AgentSettings(prompt="", tools=("files",), workspace=str(tmp_path))
+    replies = [Reply(text="I look. ", calls=(tool_call("read_file", path="f.txt"),)), Reply(text="One two three.")]
+    async with serving(replies, agent=agent, data_dir=tmp_path) as world:
+        live = await world.client.post("/v1/responses", {"input": "Look", "stream": True})
+        run = live.headers["X-Holdfast-Run-Id"]
+        paths = [f"/v1/runs/{run}/events", f"/v1/runs/{run}", f"/v1/responses/resp_{run.removeprefix('run_')}"]
+        paths.append(f"{paths[-1]}?stream=true")
+        before = [(await world.client.get(path)).body for path in paths]
+        assert before[-1] == live.body
+        for days, compacted in ((0.99, 0), (1.01, 1)):
+            await apply_retention(world.server.service.store, StoreSettings(), HurriedClock(time.time() + days * 86400))
+            with closing(sqlite3.connect(tmp_path / "holdfast.db")) as file:
+                assert file.execute("SELECT compacted FROM runs").fetchall() == [(compacted,)]
+            assert [(await world.client.get(path)).body for path in paths] == before

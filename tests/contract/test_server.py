@@ -1,7 +1,9 @@
 """S: the server around the surfaces: health, models, keys, origins, headers, limits, metrics, description."""
 
+import ast
 import asyncio
 from collections.abc import AsyncGenerator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from holdfast.api.app import ROUTES, make_app
+from holdfast.api.middleware import keys
 from holdfast.api.routing import ApiRoute
 from holdfast.config import LimitSettings, ProviderSettings, ServerSettings
 from holdfast.errors import StoreUnavailableError
@@ -34,7 +37,7 @@ SECURITY = {
 
 
 async def test_health_needs_no_key_and_tells_no_secrets() -> None:
-    """S1: /health, /v1/health and /health/detailed."""
+    """S1.a, S1.b: /health, /v1/health and /health/detailed."""
     async with serving([Reply(text="Hi", hold_after=0)], key=KEY) as world, asyncio.TaskGroup() as tasks:
         going = tasks.create_task(world.client.chat())
         request = await world.provider.received()
@@ -60,7 +63,7 @@ class BrokenStore(MemoryStore):
 
 
 async def test_a_store_that_cannot_be_used_shows_in_the_detailed_health_alone() -> None:
-    """S1: /health says that the process is up; the detailed one says what is wrong."""
+    """S1.a, S1.b: /health says that the process is up; the detailed one says what is wrong."""
     async with serving_parts(upstream=ScriptedUpstream(), store=BrokenStore()) as client:
         assert (await client.get("/health")).status == 200
         detailed = await client.get("/health/detailed")
@@ -86,10 +89,11 @@ async def test_models_lists_the_agent_first_and_then_what_is_configured() -> Non
 
 
 async def test_capabilities_say_what_there_is_and_it_is_there() -> None:
-    """S3: object, auth, runtime, features, endpoints; each endpoint exists."""
+    """S3.a, S3.b: object, auth, runtime, features, endpoints; each endpoint exists."""
     async with serving(key=KEY) as world:
         shown = (await world.client.get("/v1/capabilities")).json
     assert shown["object"] == "holdfast.api_server.capabilities"
+    assert (shown["platform"], shown["model"]) == ("holdfast", "holdfast")
     assert shown["auth"] == {"type": "bearer", "required": True}
     runtime = shown["runtime"]
     assert (runtime["mode"], runtime["tool_execution"], runtime["split_runtime"]) == ("server_agent", "server", False)
@@ -112,7 +116,7 @@ async def test_capabilities_say_what_there_is_and_it_is_there() -> None:
 
 
 async def test_everything_but_health_and_the_page_needs_the_key() -> None:
-    """S4: wrong, missing or malformed gets 401 with the envelope, whatever the path."""
+    """S4.a: wrong, missing or malformed gets 401 with the envelope, whatever the path."""
     async with serving([Reply(text="Hi")] * 2, key=KEY) as world:
         async with Client(world.base_url) as stranger:
             paths = [("POST", CHAT), ("GET", "/v1/models"), ("GET", "/metrics"), ("GET", "/openapi.json")]
@@ -137,8 +141,19 @@ async def test_everything_but_health_and_the_page_needs_the_key() -> None:
         assert not world.provider.requests
 
 
+def test_the_key_is_compared_in_constant_time() -> None:
+    """S4.b: nothing is done with it but `hmac.compare_digest`, and asking whether there is one."""
+    found: list[str] = []
+    tree = ast.parse(Path(keys.__file__).read_text(encoding="utf-8"))
+    above = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and node.attr == "_key" and isinstance(node.ctx, ast.Load):
+            found.append(ast.unparse(getattr(above[node], "func", above[node])))
+    assert sorted(found) == ["hmac.compare_digest", "scope['type'] in ('http', 'websocket') and self._key"]
+
+
 async def test_without_a_key_the_server_is_open_on_loopback() -> None:
-    """S4: no key configured; one that is sent all the same does no harm."""
+    """S4.c: no key configured; one that is sent all the same does no harm."""
     async with serving([Reply(text="Hi")] * 2) as world:
         assert (await world.client.chat()).status == 200
         assert (await world.client.chat(headers={"Authorization": "Bearer whatever"})).status == 200
@@ -146,7 +161,7 @@ async def test_without_a_key_the_server_is_open_on_loopback() -> None:
 
 
 async def test_the_pages_static_files_need_no_key_and_keep_their_own_policy() -> None:
-    """S4: only the page's own files are open; S6: its policy is its own."""
+    """S4.a, S6: only the page's own files are open; its policy is its own."""
 
     async def page(request: Request) -> Response:
         return Response("page", headers={"Content-Security-Policy": "default-src 'self'"})
@@ -164,7 +179,7 @@ async def test_the_pages_static_files_need_no_key_and_keep_their_own_policy() ->
 
 
 async def test_a_websocket_needs_the_key_and_a_good_origin_too() -> None:
-    """S4: refused before it is open."""
+    """S4.a, S5.a: refused before it is open."""
     upgrade = (
         "GET /v1/responses HTTP/1.1\r\nHost: {host}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
         "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n{more}\r\n"
@@ -183,7 +198,7 @@ async def test_a_websocket_needs_the_key_and_a_good_origin_too() -> None:
 
 
 async def test_a_foreign_page_may_not_use_the_server() -> None:
-    """S5: CORS is off by default: 403 with the envelope, preflights too, and nothing is run."""
+    """S5.a: CORS is off by default: 403 with the envelope, preflights too, and nothing is run."""
     async with serving() as world:
         for origin in ("https://evil.example", "null", "http://127.0.0.1:1", world.base_url + ".evil.example"):
             answer = await world.client.chat(headers={"Origin": origin})
@@ -195,7 +210,7 @@ async def test_a_foreign_page_may_not_use_the_server() -> None:
 
 
 async def test_the_servers_own_page_works() -> None:
-    """S5: the same origin, with and without TLS in front."""
+    """S5.c: the same origin, with and without TLS in front."""
     async with serving([Reply(text="Hi")] * 3) as world:
         host = world.base_url.removeprefix("http://")
         for origin in (world.base_url, f"https://{host}"):
@@ -206,7 +221,7 @@ async def test_the_servers_own_page_works() -> None:
 
 
 async def test_allowed_origins_get_their_headers() -> None:
-    """S5: exact match, `Vary: Origin`, preflight 200 without a key, exposed headers; on errors too."""
+    """S5.b: exact match, `Vary: Origin`, preflight 200 without a key, exposed headers; on errors too."""
     server = ServerSettings(cors_origins=("https://app.example",))
     async with serving([Reply(text="Hi")] * 2, key=KEY, server=server) as world:
         origin = {"Origin": "https://app.example"}
@@ -236,7 +251,7 @@ async def test_allowed_origins_get_their_headers() -> None:
 
 
 async def test_a_name_that_a_foreign_page_made_point_here_is_refused_without_a_key() -> None:
-    """S5: DNS rebinding: of the same origin as the server, and still not its own page."""
+    """S5.a: DNS rebinding: of the same origin as the server, and still not its own page."""
     rebound = {"Host": "evil.example:8642", "Origin": "http://evil.example:8642"}
     async with serving() as world:
         for headers in (rebound, {"Host": "evil.example"}):
@@ -278,7 +293,7 @@ async def test_every_answer_carries_the_security_headers_and_a_request_id() -> N
 
 
 async def test_bodies_over_the_limit_are_refused_however_they_come() -> None:
-    """S7: 413 with the envelope: announced, chunked, and far too large; what fits is read."""
+    """S7.a: 413 with the envelope: announced, chunked, and far too large; what fits is read."""
     async with serving([Reply(text="Hi")] * 2, server=ServerSettings(max_body_bytes=1000)) as world:
         for size in (900, 2000, 3_000_000):
             body = b'{"messages": [{"role": "user", "content": "' + b"x" * size + b'"}]}'
@@ -301,7 +316,7 @@ async def test_bodies_over_the_limit_are_refused_however_they_come() -> None:
 
 
 async def test_bad_methods_and_unknown_paths_get_the_envelope() -> None:
-    """S7: 405 with what is possible, 404; a slash too many is an unknown path."""
+    """S7.b: 405 with what is possible, 404; a slash too many is an unknown path."""
     async with serving() as world:
         bad = await world.client.get(CHAT)
         assert (bad.status, bad.error["code"], bad.headers["Allow"]) == (405, "method_not_allowed", "POST")
@@ -311,7 +326,7 @@ async def test_bad_methods_and_unknown_paths_get_the_envelope() -> None:
 
 
 async def test_a_client_that_leaves_while_it_sends_its_body_starts_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    """S7: half a body is no request, and no error of the server's."""
+    """S7.c: half a body is no request, and no error of the server's."""
     async with serving() as world:
         host, _, port = world.base_url.removeprefix("http://").partition(":")
         _, writer = await asyncio.open_connection(host, int(port))
@@ -325,7 +340,7 @@ async def test_a_client_that_leaves_while_it_sends_its_body_starts_nothing(caplo
 
 
 async def test_a_server_at_its_limit_says_when_to_come_back() -> None:
-    """R10: executing runs: 429 with Retry-After; finished runs do not count."""
+    """R10.a: executing runs: 429 with Retry-After; finished runs do not count."""
     limits = LimitSettings(max_concurrent_runs=1)
     async with serving([Reply(text="Hi", hold_after=0), Reply(text="Hi")], limits=limits) as world:
         async with asyncio.TaskGroup() as tasks:
@@ -347,7 +362,7 @@ class BuggyStore(MemoryStore):
 
 
 async def test_an_exception_nobody_foresaw_shows_nothing_of_our_inside(caplog: pytest.LogCaptureFixture) -> None:
-    """S7: 500 with the envelope and the request id; the log has the rest."""
+    """S7.c: 500 with the envelope and the request id; the log has the rest."""
     async with serving_parts(upstream=ScriptedUpstream(), store=BuggyStore()) as client:
         answer = await client.get("/health/detailed")
     assert answer.status == 500
@@ -359,7 +374,7 @@ async def test_an_exception_nobody_foresaw_shows_nothing_of_our_inside(caplog: p
 
 
 async def test_a_store_that_is_full_is_said_plainly() -> None:
-    """S7: 503, nothing run, try later."""
+    """S7.c: 503, nothing run, try later."""
 
     class FullStore(MemoryStore):
         async def create_run(self, *_: Any) -> None:
@@ -378,7 +393,7 @@ async def test_a_store_that_is_full_is_said_plainly() -> None:
 
 
 async def test_metrics_count_what_happened() -> None:
-    """S10: runs by outcome and reason, tokens, first token, dropped calls, store latency."""
+    """S10.a: runs by outcome and reason, tokens, first token, dropped calls, store latency."""
     script = [
         Reply(text="Hi"),
         Reply(text="Hi", fault=Fault("truncated")),
@@ -408,6 +423,29 @@ async def test_metrics_count_what_happened() -> None:
         "holdfast_replayed_events_total holdfast_store_commit_seconds_count"
     ).split():
         assert any(line.startswith(name) for line in lines), name
+
+
+async def test_metrics_count_readers_that_leave_and_readers_that_come_late() -> None:
+    """S10.a: disconnects, how long the upstream took to be closed, replayed events; each once, and when it happens."""
+    names = ("client_disconnects_total", "time_to_upstream_close_seconds_count", "replayed_events_total")
+    async with serving([Reply(text="Whole."), Reply(text="One two.", hold_after=1)]) as world:
+
+        async def figures() -> list[float]:
+            lines = (await world.client.get("/metrics")).body.decode().splitlines()
+            return [
+                float(line.split(" ")[1]) for name in names for line in lines if line.startswith(f"holdfast_{name} ")
+            ]
+
+        run = (await world.client.chat()).headers["X-Holdfast-Run-Id"]
+        await world.ended(run)
+        assert await figures() == [0, 0, 0]
+        events = len((await world.client.get(f"/v1/runs/{run}/events")).data)
+        assert await figures() == [0, 0, events]
+        async with world.client.opened("POST", CHAT, asking(stream=True)) as response:
+            await response.content.readuntil(b"One")
+        await world.provider.closed()
+        await world.ended(response.headers["X-Holdfast-Run-Id"])
+        assert await figures() == [1, 1, events]
 
 
 async def test_the_description_leaves_no_route_out() -> None:

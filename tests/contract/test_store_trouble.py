@@ -27,7 +27,7 @@ from tests.serving import asking, serving
 async def test_a_full_disk_ends_the_stream_as_a_failure_and_the_server_goes_on_when_there_is_room(
     tmp_path: Path,
 ) -> None:
-    """R6: nothing half saved, nothing told that is not saved; the end is saved as soon as it can be."""
+    """R6.a, R6.b: nothing half saved, nothing told that is not saved; the end is saved as soon as it can be."""
     file = tmp_path / "full.db"
     store = await SqliteStore.open(file, max_bytes=400_000)
     flood = [[TextAdded(text="x" * 20_000)] for _ in range(60)]
@@ -68,7 +68,7 @@ async def test_a_full_disk_ends_the_stream_as_a_failure_and_the_server_goes_on_w
 async def test_a_locked_database_fails_the_run_that_meets_it_and_its_end_is_saved_when_the_lock_is_gone(
     tmp_path: Path,
 ) -> None:
-    """R6: the stream is told honestly; saved later is what was told."""
+    """R6.a, R6.b: the stream is told honestly; saved later is what was told."""
     store = await SqliteStore.open(tmp_path / "locked.db", busy_seconds=0.1)
     gate = asyncio.Event()
     turns = [[[TextAdded(text="safe")], gate, *says(" lost")], says("for nobody"), says("next")]
@@ -104,7 +104,7 @@ async def test_a_locked_database_fails_the_run_that_meets_it_and_its_end_is_save
 
 
 async def test_over_http_a_store_that_cannot_be_written_is_a_clear_503_and_then_all_is_well(tmp_path: Path) -> None:
-    """S7: no input and no trouble of the store makes a stack trace; nothing is told that could not be saved.
+    """S7.c: no input and no trouble of the store makes a stack trace; nothing is told that could not be saved.
 
     The model is asked while the run is being saved, so that the first to meet the trouble may ask for nothing; whoever
     comes after it does not.
@@ -162,7 +162,7 @@ class HeldStore(MemoryStore):
 async def test_a_request_that_is_given_up_while_its_run_is_being_saved_leaves_nothing_behind(
     fails: bool, key: IdempotencyKey | None
 ) -> None:
-    """R6, R10, R11: it is saved and ended, or has never been; its session and its place are free again."""
+    """R6.a, R10.a, R11.a: it is saved and ended, or has never been; its session and its place are free again."""
     store = HeldStore()
     turns = [[asyncio.Event()]] if key is None else []
     async with open_world(store, [*turns, says("next")]) as world:
@@ -197,7 +197,7 @@ class Halted:
 
 
 async def test_nobody_waits_for_a_run_that_could_not_be_saved() -> None:
-    """R5, R7: whoever found it while it was being saved and stops it, or reads it, is told that there is none."""
+    """R5.b, R7.a: whoever found it while it was being saved and stops it, or reads it, is told that there is none."""
     store = HeldStore()
     store.fails = True
     async with asyncio.timeout(5), open_world(store, [says("unheard")]) as world:
@@ -218,7 +218,7 @@ async def test_nobody_waits_for_a_run_that_could_not_be_saved() -> None:
 
 
 async def test_a_run_that_is_replaced_while_it_cannot_be_saved_has_never_been() -> None:
-    """R6, S10: it is not counted, and its end is not attempted again."""
+    """R6.a, S10.a: it is not counted, and its end is not attempted again."""
     store = HeldStore()
     store.fails = True
     async with asyncio.timeout(5), open_world(store, [says("unheard")] * 3) as world:

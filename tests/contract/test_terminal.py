@@ -86,7 +86,7 @@ class TestConversation:
     def test_ctrl_c_stops_the_answer_keeps_what_came_and_a_second_one_leaves(
         self, shared: Shared, tmp_path: Path
     ) -> None:
-        """T1: text streams as it comes; Ctrl-C stops the answer and keeps it, a second Ctrl-C leaves."""
+        """T1.a, T1.b: text streams as it comes; Ctrl-C stops the answer and keeps it, a second Ctrl-C leaves."""
         with opened_terminal(tmp_path, "chat", **shared.variables) as terminal:
             terminal.await_prompt()
             terminal.say("count slowly to 500")
@@ -105,7 +105,7 @@ class TestConversation:
             assert terminal.exit_code() == 130
 
     def test_a_second_ctrl_c_leaves_although_the_server_does_not_answer(self, tmp_path: Path) -> None:
-        """T1: a second Ctrl-C leaves, whatever has become of the server."""
+        """T1.b: a second Ctrl-C leaves, whatever has become of the server."""
         with running_server(tmp_path / "server") as process:
             with opened_terminal(tmp_path, "chat", "count slowly to 500", "--server", process.base_url) as terminal:
                 terminal.expect(r"\n1 2 ")
@@ -119,7 +119,7 @@ class TestConversation:
                     os.kill(process.pid, signal.SIGCONT)
 
     def test_one_ctrl_c_leaves_while_there_is_nothing_to_stop(self, tmp_path: Path) -> None:
-        """T1: a server that takes the connection and never answers does not hold anybody."""
+        """T1.b: a server that takes the connection and never answers does not hold anybody."""
         with socket.create_server(("127.0.0.1", 0)) as silent:
             silent.settimeout(SECONDS)
             address = f"http://127.0.0.1:{silent.getsockname()[1]}"
@@ -131,7 +131,7 @@ class TestConversation:
                     assert "Traceback" not in terminal.screen
 
     def test_without_colour_there_is_none(self, shared: Shared, tmp_path: Path) -> None:
-        """T1: --no-color."""
+        """T1.a: --no-color."""
         with opened_terminal(tmp_path, "chat", "--no-color", "run echo grey", **shared.variables) as terminal:
             assert terminal.exit_code() == 0
             assert "✓ terminal echo grey" in terminal.screen
@@ -140,7 +140,7 @@ class TestConversation:
     def test_reasoning_is_dim_and_each_tool_is_one_line_with_a_spinner_and_its_duration(
         self, shared: Shared, tmp_path: Path
     ) -> None:
-        """T1: reasoning dimmed, tools one line each with a spinner and their duration."""
+        """T1.a: reasoning dimmed, tools one line each with a spinner and their duration."""
         with opened_terminal(tmp_path, "chat", "run sleep 0.7", **shared.variables) as terminal:
             assert terminal.exit_code() == 0
             assert "\x1b[2;3mI \x1b[0m" in terminal.raw
@@ -152,7 +152,7 @@ class TestConversation:
     def test_a_tool_that_fails_and_a_call_that_broke_off_are_shown_as_what_they_are(
         self, shared: Shared, tmp_path: Path
     ) -> None:
-        """T1: dropped calls and honest endings are told, in colour."""
+        """T1.a, R2.b: dropped calls and honest endings are told, in colour."""
         with opened_terminal(tmp_path, "chat", "run exit 3", **shared.variables) as terminal:
             terminal.exit_code()
             assert re.search(r"\x1b\[31m✗ terminal exit 3 \(", terminal.raw), terminal.raw
@@ -164,7 +164,7 @@ class TestConversation:
             assert re.search(r"\x1b\[33m▲ Incomplete \(stream_interrupted\)", terminal.raw)
 
     def test_the_window_may_be_resized_at_any_time(self, shared: Shared, tmp_path: Path) -> None:
-        """T1: resizing breaks nothing: at the prompt, under the spinner, in the text."""
+        """T1.a: resizing breaks nothing: at the prompt, under the spinner, in the text."""
         with opened_terminal(tmp_path, "chat", **shared.variables) as terminal:
             terminal.await_prompt()
             terminal.resize(20, 40)
@@ -182,7 +182,7 @@ class TestConversation:
             assert "Traceback" not in terminal.screen
 
     def test_what_was_typed_comes_back_and_is_its_owners_alone(self, shared: Shared, tmp_path: Path) -> None:
-        """T1: history; several lines are one question; at the prompt Ctrl-C twice leaves."""
+        """T1.b, T1.c: history; several lines are one question; at the prompt Ctrl-C twice leaves."""
         with opened_terminal(tmp_path, "chat", **shared.variables) as terminal:
             terminal.await_prompt()
             terminal.keys(f"count to 4{ALT_ENTER}please{ENTER}")
@@ -208,7 +208,7 @@ class TestConversation:
             assert terminal.exit_code() == 0
 
     def test_commands_list_switch_and_repeat(self, shared: Shared, tmp_path: Path) -> None:
-        """T1: sessions can be listed, left, resumed and retried from the prompt; the model can be changed."""
+        """T1.c: sessions can be listed, left, resumed and retried from the prompt; the model can be changed."""
         with opened_terminal(tmp_path, "chat", **shared.variables) as terminal:
 
             def say(line: str, answer: str) -> re.Match[str]:
@@ -244,7 +244,7 @@ class TestConversation:
     def test_a_session_is_resumed_with_its_history_and_a_run_that_goes_on_is_followed(
         self, shared: Shared, tmp_path: Path
     ) -> None:
-        """T1: resume a session; the answer that is still being given is picked up where it is."""
+        """T1.b, T1.c: resume a session; the answer that is still being given is picked up where it is."""
         session = shared.ask("/v1/sessions", {"title": "The tides of March"})["id"]
         first = shared.ask("/v1/runs", {"input": "count to 7", "session_id": session})["run_id"]
         shared.ended(first)
@@ -265,7 +265,7 @@ class TestConversation:
         assert asked == ["count to 7", "count slowly to 400", "count to 2"]
 
     def test_approvals_are_asked_for_in_place(self, asking: Shared, tmp_path: Path) -> None:
-        """T1: a call that needs approval is shown with its arguments; y, n and a are answers, and nothing else is."""
+        """R12.a: a call that needs approval is shown with its arguments; y, n and a are answers, nothing else is."""
         with opened_terminal(tmp_path, "chat", **asking.variables) as terminal:
             terminal.await_prompt()
             terminal.say("run echo first")
@@ -295,7 +295,7 @@ class TestConversation:
             assert terminal.screen.count("Allow terminal") >= 3
 
     def test_an_approval_that_somebody_else_gives_closes_the_question(self, asking: Shared, tmp_path: Path) -> None:
-        """T1: from any client: the terminal does not wait for an answer that has been given; Ctrl-C there stops."""
+        """R12.a, T1.b: from any client: nobody is waited for when the answer has been given; Ctrl-C there stops."""
         with opened_terminal(tmp_path, "chat", **asking.variables) as terminal:
             terminal.await_prompt()
             terminal.say("run echo elsewhere")
@@ -311,7 +311,7 @@ class TestConversation:
             assert asking.newest()["tools"] == []
 
     def test_without_a_server_the_agent_is_opened_here_and_its_store_is_the_servers(self, tmp_path: Path) -> None:
-        """T1: works on a local agent; what was said there is there for the next command."""
+        """T1.c, T1.d: works on a local agent; what was said there is there for the next command."""
         with opened_terminal(tmp_path, "chat") as terminal:
             terminal.await_prompt()
             terminal.say("count to 3")
@@ -328,7 +328,7 @@ class TestConversation:
         assert len({run["session_id"] for run in listed}) == 1
 
     def test_a_server_that_runs_where_the_settings_say_is_used(self, shared: Shared, tmp_path: Path) -> None:
-        """T1: without --server the one that runs here is used, and no second agent is opened."""
+        """T1.d: without --server the one that runs here is used, and no second agent is opened."""
         port = shared.base_url.rpartition(":")[2]
         said = run_piped(tmp_path, "chat", "count to 3", HOLDFAST_PORT=port, HOLDFAST_API_KEY=KEY)
         assert (said.returncode, said.stdout) == (0, "1 2 3\n")
@@ -338,7 +338,7 @@ class TestConversation:
 
 class TestPipe:
     def test_only_the_answer_is_on_standard_output(self, shared: Shared, tmp_path: Path) -> None:
-        """T1: in a pipe the answer alone, without colour and spinner; notes on standard error; exit code 0."""
+        """T1.a: in a pipe the answer alone, without colour and spinner; notes on standard error; exit code 0."""
         said = run_piped(tmp_path, "chat", given="run echo from the pipe", **shared.variables)
         assert said.returncode == 0, said.stderr
         assert said.stdout == shared.newest()["text"]
@@ -347,7 +347,7 @@ class TestPipe:
         assert "\x1b" not in said.stdout + said.stderr
 
     def test_words_and_a_pipe_are_one_question(self, shared: Shared, tmp_path: Path) -> None:
-        """T1: `cat file | holdfast chat summarise this`."""
+        """T1.d: `cat file | holdfast chat summarise this`."""
         run_piped(tmp_path, "chat", "count", "to", "2", given="a file\nof two lines\n", **shared.variables)
         assert shared.newest()["input"][0]["content"] == "count to 2\n\na file\nof two lines\n"
 
@@ -364,7 +364,7 @@ class TestPipe:
     def test_the_exit_code_says_how_it_ended(
         self, shared: Shared, tmp_path: Path, model: str, code: int, note: str
     ) -> None:
-        """T1: exit codes: 0 complete, 3 partial, 4 failed; the reason is told and what came is kept."""
+        """R2.b, T6: exit codes: 0 complete, 3 partial, 4 failed; the reason is told and what came is kept."""
         said = run_piped(tmp_path, "chat", "--model", model, "hello", **shared.variables)
         assert said.returncode == code, said.stderr
         assert note in said.stderr
@@ -373,7 +373,7 @@ class TestPipe:
         assert (kept["outcome"] == "completed") == (code == 0)
 
     def test_json_is_the_log_and_a_summary(self, shared: Shared, tmp_path: Path) -> None:
-        """T1: with --json every event is a line, the last line sums up, and failure is not success there either."""
+        """R1.b, R2.b: with --json every event is a line, the last sums up, and failure is not success there either."""
         said = run_piped(tmp_path, "chat", "--json", "count to 3", **shared.variables)
         assert said.returncode == 0, said.stderr
         *events, summary = [json.loads(line) for line in said.stdout.splitlines()]
@@ -396,7 +396,7 @@ class TestPipe:
         assert (last["outcome"], last["reason"], last["text"]) == ("failed", "upstream_error", "")
 
     def test_nobody_can_be_asked_in_a_pipe_so_the_call_is_denied_at_once(self, asking: Shared, tmp_path: Path) -> None:
-        """T1: in a pipe approvals are denied at once, and the answer says so."""
+        """R12.c: in a pipe approvals are denied at once, and the answer says so."""
         said = run_piped(tmp_path, "chat", given="run echo never", **asking.variables)
         assert said.returncode == 0, said.stderr
         assert "The user denied this call; it was not carried out" in said.stderr
@@ -405,7 +405,7 @@ class TestPipe:
     def test_when_the_reader_leaves_the_run_is_stopped_and_nothing_is_said(
         self, shared: Shared, tmp_path: Path
     ) -> None:
-        """T1: `holdfast chat ... | head` ends quietly and stops the run."""
+        """R5.a: `holdfast chat ... | head` ends quietly and stops the run."""
         process = subprocess.Popen(
             [*HOLDFAST, "chat", "count slowly to 500"],
             cwd=tmp_path,
@@ -427,7 +427,7 @@ class TestPipe:
     def test_in_a_pipe_it_is_told_when_another_model_was_asked(
         self, shared: Shared, tmp_path: Path, model: str, told: str
     ) -> None:
-        """T1, C16: an unknown model's question goes to the server's own; the agent's name stands for its model."""
+        """C16.a, C16.b: an unknown model's question goes to the server's own; the agent's name stands for its model."""
         said = run_piped(tmp_path, "chat", "count to 3", "--model", model, **shared.variables)
         assert (said.stdout, said.stderr, said.returncode) == ("1 2 3\n", told, 0)
 
@@ -435,7 +435,7 @@ class TestPipe:
     def test_a_list_whose_reader_has_left_ends_quietly(
         self, shared: Shared, tmp_path: Path, arguments: tuple[str, ...]
     ) -> None:
-        """T2: `holdfast runs | head -1` is no crash."""
+        """T2.a: `holdfast runs | head -1` is no crash."""
         assert run_piped(tmp_path, "chat", "count to 3", **shared.variables).returncode == 0
         reader, writer = os.pipe()
         os.close(reader)
@@ -454,7 +454,7 @@ class TestPipe:
         assert (said.stderr, said.returncode) == (b"", 141)
 
     def test_sigterm_stops_the_run_too(self, shared: Shared, tmp_path: Path) -> None:
-        """T1: a command that is told to end leaves no run behind."""
+        """R5.a: a command that is told to end leaves no run behind."""
         process = subprocess.Popen(
             [*HOLDFAST, "chat", "count slowly to 500"],
             cwd=tmp_path,
@@ -485,14 +485,14 @@ class TestPipe:
     def test_what_cannot_be_done_is_said_in_a_sentence(
         self, shared: Shared, tmp_path: Path, arguments: tuple[str, ...], code: int, says: str
     ) -> None:
-        """T1, T2: exit code 2 for wrong usage, 1 for what could not be done; no stack trace."""
+        """T1.c, T1.d, T2.a: exit code 2 for wrong usage, 1 for what could not be done; no stack trace."""
         said = run_piped(tmp_path, *arguments, **shared.variables)
         assert (said.returncode, said.stdout) == (code, "")
         assert says in said.stderr
         assert "Traceback" not in said.stderr
 
     def test_a_wrong_key_is_told_and_not_shown(self, shared: Shared, tmp_path: Path) -> None:
-        """T1: remote keys come from HOLDFAST_API_KEY; a wrong one is never repeated."""
+        """T1.d: remote keys come from HOLDFAST_API_KEY; a wrong one is never repeated."""
         variables = {**shared.variables, "HOLDFAST_API_KEY": "a-wrong-key"}
         said = run_piped(tmp_path, "chat", "hello", **variables)
         assert said.returncode == 1
@@ -502,7 +502,7 @@ class TestPipe:
 
 class TestRuns:
     def test_runs_are_listed_filtered_and_shown(self, shared: Shared, tmp_path: Path) -> None:
-        """T2: `holdfast runs` lists; show tells outcome, time, tokens, messages and tools."""
+        """T2.a: `holdfast runs` lists; show tells outcome, time, tokens, messages and tools."""
         session = shared.ask("/v1/sessions", {})["id"]
         whole = shared.ask("/v1/runs", {"input": "run echo listed", "session_id": session})["run_id"]
         shared.ended(whole)
@@ -535,7 +535,7 @@ class TestRuns:
         assert (as_json["usage"], as_json["text"]) == (shared.run(whole)["usage"], shared.run(whole)["text"])
 
     def test_a_run_is_followed_live_while_another_command_stops_it(self, shared: Shared, tmp_path: Path) -> None:
-        """T2: tail follows to the end and exits as chat does; stop says what was kept, and that it was too late."""
+        """T2.a, R5.b: tail follows to the end and exits as chat does; stop says what was kept, or that it was late."""
         run = shared.ask("/v1/runs", {"input": "count slowly to 500"})["run_id"]
         with opened_terminal(tmp_path, "runs", "tail", run, **shared.variables) as terminal:
             terminal.expect("1 2 3 ")
@@ -550,7 +550,7 @@ class TestRuns:
     def test_tail_leaves_the_run_alone_when_it_is_interrupted_and_begins_where_it_is_told(
         self, shared: Shared, tmp_path: Path
     ) -> None:
-        """T2: Ctrl-C ends tail and not the run; --after N begins after event N."""
+        """T2.a: Ctrl-C ends tail and not the run; --after N begins after event N."""
         run = shared.ask("/v1/runs", {"input": "count slowly to 30"})["run_id"]
         with opened_terminal(tmp_path, "runs", "tail", run, **shared.variables) as terminal:
             terminal.expect("1 2 ")
@@ -563,7 +563,7 @@ class TestRuns:
         assert [json.loads(line) for line in after.stdout.splitlines()][:-1] == lines[10:-1]
 
     def test_tail_survives_the_server(self, tmp_path: Path) -> None:
-        """T2: the server is killed and started again: tail reads on and tells how the run ended."""
+        """T2.a, R8.b: the server is killed and started again: tail reads on and tells how the run ended."""
         folder = tmp_path / "server"
         with running_server(folder) as process:
             url, port = process.base_url, process.base_url.rpartition(":")[2]

@@ -44,7 +44,7 @@ async def tools(tmp_path: Path) -> AsyncIterator[Toolbox]:
 async def test_a_command_that_is_stopped_ends_with_everything_it_has_started(
     tools: Toolbox, tmp_path: Path, family: str
 ) -> None:
-    """R5: tools that were running are ended with their children."""
+    """R5.c: tools that were running are ended with their children."""
     call = asyncio.ensure_future(tools.call("terminal", {"command": FAMILIES[family]}, CONTEXT))
     pids = await started(tmp_path)
     assert all(is_alive(pid) for pid in pids)
@@ -59,7 +59,7 @@ async def test_a_command_that_is_stopped_ends_with_everything_it_has_started(
 async def test_a_command_whose_time_is_up_ends_with_everything_it_has_started(
     tools: Toolbox, tmp_path: Path, family: str
 ) -> None:
-    """R10: a tool's time limit ends it, and its children too."""
+    """R10.b: a tool's time limit ends it, and its children too."""
     async with asyncio.timeout(8):
         result = await tools.call("terminal", {"command": FAMILIES[family], "timeout_seconds": 1}, CONTEXT)
     assert result == ToolResult(output="[ended after 1 seconds, with everything it had started]", failed=True)
@@ -68,7 +68,7 @@ async def test_a_command_whose_time_is_up_ends_with_everything_it_has_started(
 
 
 async def test_a_stop_that_is_repeated_ends_at_once_what_does_not_want_to(tools: Toolbox, tmp_path: Path) -> None:
-    """R5: stopping twice does not leave anything behind."""
+    """R5.c: stopping twice does not leave anything behind."""
     command = FAMILIES["one that does not want to"]
     call = asyncio.ensure_future(tools.call("terminal", {"command": command}, CONTEXT))
     pids = await started(tmp_path)
@@ -85,7 +85,7 @@ async def test_a_stop_that_is_repeated_ends_at_once_what_does_not_want_to(tools:
 async def test_a_command_that_is_stopped_while_it_is_being_started_leaves_nothing(
     tools: Toolbox, tmp_path: Path
 ) -> None:
-    """R5: at once, mid-await included: however early a command is stopped, nothing of it goes on."""
+    """R5.c: at once, mid-await included: however early a command is stopped, nothing of it goes on."""
     for steps in range(12):
         name = f"tick-{steps}"
         command = f"while :; do echo x >> {name}; sleep 0.02; done"
@@ -101,7 +101,7 @@ async def test_a_command_that_is_stopped_while_it_is_being_started_leaves_nothin
 
 
 async def test_other_processes_of_the_server_are_left_alone(tools: Toolbox, tmp_path: Path) -> None:
-    """R5: only what the stopped command has started is ended."""
+    """R5.c: only what the stopped command has started is ended."""
     bystander = await asyncio.create_subprocess_exec("sleep", "300")
     other = asyncio.ensure_future(tools.call("terminal", {"command": "echo $$ >> other; sleep 1; echo kept"}, CONTEXT))
     call = asyncio.ensure_future(tools.call("terminal", {"command": FAMILIES["a grandchild"]}, CONTEXT))
@@ -119,7 +119,7 @@ async def test_other_processes_of_the_server_are_left_alone(tools: Toolbox, tmp_
 
 
 async def test_output_is_bounded_and_says_how_much_was_left_out(tools: Toolbox, tmp_path: Path) -> None:
-    """R10: output size."""
+    """R10.f: output size."""
     result = await tools.call("terminal", {"command": "echo first; seq 1 100000; echo last"}, CONTEXT)
     assert len(result.output.encode()) <= 10_000
     assert result.output.startswith("first\n1\n2\n")
@@ -128,7 +128,7 @@ async def test_output_is_bounded_and_says_how_much_was_left_out(tools: Toolbox, 
 
 
 async def test_a_tool_that_does_not_end_by_itself_is_ended_and_said_to_be(tmp_path: Path) -> None:
-    """R10: wall-clock time of a tool that knows no limit of its own."""
+    """R10.b: wall-clock time of a tool that knows no limit of its own."""
     terminal = TerminalTools(tmp_path, os.environ, max_seconds=100)
     toolbox = Toolbox([terminal], tool_seconds=1, overtime_seconds=0)
     with pytest.raises(ToolError, match="terminal took longer than 1 seconds and was ended"):

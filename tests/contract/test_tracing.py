@@ -40,7 +40,7 @@ def attributes_of(span: ReadableSpan) -> dict[str, Any]:
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_run_is_a_span_with_its_turns_and_tools_inside(stream: bool, tmp_path: Path) -> None:
-    """S10: `invoke_agent`, `chat` and `execute_tool` with the GenAI attributes, below the caller's own span."""
+    """S10.b, S10.c: `invoke_agent`, `chat`, `execute_tool` with the GenAI attributes, below the caller's own span."""
     (tmp_path / "a.txt").write_text("tea")
     agent = AgentSettings(prompt="", tools=("files",), workspace=str(tmp_path))
     used = Usage(input_tokens=10, output_tokens=5)
@@ -96,7 +96,7 @@ async def test_a_run_is_a_span_with_its_turns_and_tools_inside(stream: bool, tmp
     [("/v1/responses", {"input": "Hello?"}), ("/v1/runs", {"input": "Hello?"}), (CHAT, asking())],
 )
 async def test_every_surface_carries_on_the_callers_trace(path: str, body: dict[str, Any]) -> None:
-    """S10: a run belongs to the trace of whoever started it, whichever API they used."""
+    """S10.c: a run belongs to the trace of whoever started it, whichever API they used."""
     exporter = InMemorySpanExporter()
     async with serving([Reply(text="Hi.")], parts=Parts(span_exporter=exporter)) as world:
         await world.ended((await world.client.post(path, body, **HEADER)).headers["X-Holdfast-Run-Id"])
@@ -107,7 +107,7 @@ async def test_every_surface_carries_on_the_callers_trace(path: str, body: dict[
 
 @pytest.mark.parametrize("header", ["", "nonsense", f"00-{'0' * 32}-{CALLER}-01"])
 async def test_a_run_without_a_usable_trace_begins_its_own(header: str) -> None:
-    """S10: whatever the header says, the run is traced."""
+    """S10.b, S10.c: whatever the header says, the run is traced."""
     exporter = InMemorySpanExporter()
     async with serving([Reply(text="Hi.")], parts=Parts(span_exporter=exporter)) as world:
         headers = {"traceparent": header} if header else {}
@@ -116,7 +116,7 @@ async def test_a_run_without_a_usable_trace_begins_its_own(header: str) -> None:
 
 
 async def test_a_failure_is_a_failed_span(tmp_path: Path) -> None:
-    """S10: the run's outcome and reason; a cut turn; a tool that failed, without what it said."""
+    """S10.b: the run's outcome and reason; a cut turn; a tool that failed, without what it said."""
     agent = AgentSettings(prompt="", tools=("files",), workspace=str(tmp_path))
     script = [
         Reply(calls=(tool_call("read_file", path="a-secret-name.txt"),)),
@@ -146,7 +146,7 @@ class BrokenExporter(SpanExporter):
 
 
 async def test_an_exporter_that_fails_disturbs_no_run() -> None:
-    """S10, R7: the log, its readers and the next run notice nothing of it."""
+    """S10.b: the log, its readers and the next run notice nothing of it."""
     async with serving([Reply(text="Hi.")] * 2, parts=Parts(span_exporter=BrokenExporter())) as world:
         for stream in (False, True):
             answer = await world.client.chat(stream=stream)
@@ -181,7 +181,7 @@ def otlp_receiver() -> Iterator[tuple[str, list[tuple[str, ExportTraceServiceReq
 
 
 async def test_a_real_server_sends_its_spans_over_otlp(tmp_path: Path) -> None:
-    """S10: `OTEL_EXPORTER_OTLP_ENDPOINT` is all it takes; what is left is sent when the server ends."""
+    """S10.b, S10.c: `OTEL_EXPORTER_OTLP_ENDPOINT` is all it takes; what is left is sent when the server ends."""
     async with ScriptedProvider([Reply(text="Hi.")]) as provider:
         with otlp_receiver() as (url, taken):
             env = {"OTEL_EXPORTER_OTLP_ENDPOINT": url, "OTEL_SERVICE_NAME": "helper"}
@@ -201,7 +201,7 @@ async def test_a_real_server_sends_its_spans_over_otlp(tmp_path: Path) -> None:
 
 
 def test_without_an_exporter_opentelemetry_is_not_even_loaded(tmp_path: Path) -> None:
-    """S10: who does not trace does not pay for it; who wants to and cannot is told how to mend it."""
+    """S10.b: who does not trace does not pay for it; who wants to and cannot is told how to mend it."""
     script = (
         "import sys; from holdfast.runs.telemetry.tracing import open_tracing\n"
         "assert open_tracing({}, None, 'a') is None\n"

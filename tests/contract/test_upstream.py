@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.config import ModelSettings, Settings, StreamSettings, WireProtocol
-from holdfast.errors import ProviderRefusedError, StreamStalledError, TransportLostError
+from holdfast.errors import ProtocolError, ProviderRefusedError, StreamStalledError, TransportLostError
 from holdfast.events import Answered, Delta, ReasoningAdded, TextAdded, ToolCallBegan, UpstreamRetried
 from holdfast.messages import AssistantMessage, Finish, Reasoning, Text, ToolCall, Usage, user_says
 from holdfast.testing import Fault, FaultName, HurriedClock, RecordedRequest, Reply, ScriptedProvider, stream, tool_call
@@ -60,7 +60,7 @@ async def ask_plainly(reply: Reply, protocol: WireProtocol) -> Heard:
 
 @each_protocol
 async def test_a_streamed_answer_is_the_same_message_as_the_plain_one(protocol: WireProtocol) -> None:
-    """U1: content, finish reason and usage, also when usage comes in a last chunk of its own."""
+    """U1.a, U1.b: content, finish reason and usage, also when usage comes in a last chunk of its own."""
     streamed, requests = await ask([STORY], protocol)
     plain = await ask_plainly(STORY, protocol)
     assert streamed.message == plain.message == AssistantMessage(parts=(Text(text="One two three four five."),))
@@ -72,7 +72,7 @@ async def test_a_streamed_answer_is_the_same_message_as_the_plain_one(protocol: 
 @each_protocol
 @pytest.mark.parametrize("interleave", [False, True])
 async def test_the_calls_of_a_turn_stay_apart(protocol: WireProtocol, interleave: bool) -> None:
-    """U2: joined by index, also when their deltas interleave."""
+    """U2.a, U2.b: joined by index, also when their deltas interleave."""
     reply = Reply(calls=CALLS, interleave=interleave)
     streamed, _ = await ask([reply], protocol)
     plain = await ask_plainly(reply, protocol)
@@ -100,7 +100,7 @@ async def test_what_the_provider_wants_back_is_sent_back(protocol: WireProtocol)
 
 @each_protocol
 async def test_text_before_and_after_a_tool_call_is_kept(protocol: WireProtocol) -> None:
-    """U4: both are delivered and stand in the message."""
+    """U4.a, U4.b: both are delivered and stand in the message."""
     streamed, _ = await ask([Reply(text="Before. ", calls=CALLS[:1], text_after="After.")], protocol)
     assert streamed.text == "Before. After."
     assert [type(part) for part in streamed.message.parts][:2] == [Text, ToolCall]
@@ -109,7 +109,7 @@ async def test_text_before_and_after_a_tool_call_is_kept(protocol: WireProtocol)
 
 @each_protocol
 async def test_words_are_delivered_one_by_one_as_they_come(protocol: WireProtocol) -> None:
-    """U5: in order, at once; each word is heard while the provider is still silent about the next."""
+    """U5.a: in order, at once; each word is heard while the provider is still silent about the next."""
     reply = replace(STORY, hold_after=1)
     async with ScriptedProvider([reply]) as provider, asking(provider, protocol) as upstream:
         async with aclosing(stream(upstream, CALL)) as batches:
@@ -121,14 +121,14 @@ async def test_words_are_delivered_one_by_one_as_they_come(protocol: WireProtoco
 
 @each_protocol
 async def test_a_turn_of_tool_calls_alone_has_no_text(protocol: WireProtocol) -> None:
-    """U5: no text delta, not even an empty one."""
+    """U5.c: no text delta, not even an empty one."""
     streamed, _ = await ask([Reply(calls=CALLS)], protocol)
     assert not any(isinstance(delta, TextAdded) for delta in streamed.deltas)
 
 
 @each_protocol
 async def test_reasoning_is_a_channel_of_its_own(protocol: WireProtocol) -> None:
-    """U6: never mixed into the text, kept on the message."""
+    """U6.a, U6.b: never mixed into the text, kept on the message."""
     reply = Reply(reasoning="First this, then that.", text="Done.")
     streamed, _ = await ask([reply], protocol)
     plain = await ask_plainly(reply, protocol)
@@ -168,7 +168,7 @@ TRANSIENT: tuple[Reply, ...] = (
 @each_protocol
 @pytest.mark.parametrize("broken", TRANSIENT, ids=lambda reply: f"{reply.fault.name}-{reply.fault.number}")
 async def test_a_failure_before_the_first_delta_is_tried_again(protocol: WireProtocol, broken: Reply) -> None:
-    """U8: two more times by default, each failed connection closed before the next try; the answer comes once."""
+    """U8.a, U8.c, U9.b: two more times, each failed connection closed before the next try; the answer comes once."""
     heard, requests = await ask([broken, broken, STORY], protocol)
     assert (heard.text, heard.error) == ("One two three four five.", None)
     assert [each.attempt for each in heard.retries] == [1, 2]
@@ -181,7 +181,7 @@ async def test_a_failure_before_the_first_delta_is_tried_again(protocol: WirePro
 @each_protocol
 @pytest.mark.parametrize("broken", TRANSIENT, ids=lambda reply: f"{reply.fault.name}-{reply.fault.number}")
 async def test_when_the_tries_run_out_the_original_error_is_seen(protocol: WireProtocol, broken: Reply) -> None:
-    """U8: three tries, then the first one's error."""
+    """U8.a, U8.d, U9.b: three tries, then the first one's error."""
     heard, requests = await ask([broken] * 3, protocol)
     assert len(requests) == 3
     assert heard.answered is None
@@ -194,7 +194,7 @@ async def test_when_the_tries_run_out_the_original_error_is_seen(protocol: WireP
 
 @each_protocol
 async def test_no_retries_are_made_when_none_are_allowed(protocol: WireProtocol) -> None:
-    """U8: `retries = 0` is one try."""
+    """U8.a: `retries = 0` is one try."""
     heard, requests = await ask([with_fault("reset_before_headers")], protocol, ONE_TRY)
     assert isinstance(heard.error, TransportLostError)
     assert (len(requests), heard.retries) == (1, [])
@@ -202,7 +202,7 @@ async def test_no_retries_are_made_when_none_are_allowed(protocol: WireProtocol)
 
 @each_protocol
 async def test_a_refused_connection_is_tried_again(protocol: WireProtocol) -> None:
-    """U8: nobody listens; the error says where."""
+    """U8.a: nobody listens; the error says where."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     gone = Provider(name="scripted", protocol=protocol, base_url=f"http://127.0.0.1:{port}/v1")
@@ -214,9 +214,23 @@ async def test_a_refused_connection_is_tried_again(protocol: WireProtocol) -> No
     assert len(heard.retries) == 2
 
 
+async def test_the_waits_between_tries_grow_and_differ() -> None:
+    """U8.b: backoff, so that a provider in trouble has peace; jitter, so that not all come back at once."""
+    clock = HurriedClock()
+    async with ScriptedProvider(lambda _: with_fault("reset_before_headers")) as provider:
+        async with asking(provider, stream=replace(QUICK, retries=6), clock=clock) as upstream:
+            heard = [await hear(upstream) for _ in range(2)]
+    waits = [[each.wait_seconds for each in each_time.retries] for each_time in heard]
+    assert [*waits[0], *waits[1]] == clock.slept
+    assert len({*clock.slept}) == 12
+    for one_call in waits:
+        assert all(0 <= seconds <= min(8.0, 0.5 * 2**place) for place, seconds in enumerate(one_call))
+        assert max(one_call) > 1.0
+
+
 @each_protocol
 async def test_an_error_event_is_final(protocol: WireProtocol) -> None:
-    """U9: one try, the provider's own message."""
+    """U9.a: one try, the provider's own message."""
     heard, requests = await ask([with_fault("error_event")], protocol)
     assert isinstance(heard.error, ProviderRefusedError)
     assert heard.error.message == "The model crashed while it was answering."
@@ -226,7 +240,7 @@ async def test_an_error_event_is_final(protocol: WireProtocol) -> None:
 @each_protocol
 @pytest.mark.parametrize("status", [400, 401, 403, 404])
 async def test_a_4xx_answer_is_final(protocol: WireProtocol, status: int) -> None:
-    """U9: one try, the provider's own message and status."""
+    """U9.a: one try, the provider's own message and status."""
     heard, requests = await ask([with_fault("status", status)], protocol)
     assert isinstance(heard.error, ProviderRefusedError)
     assert heard.error.status == status
@@ -242,7 +256,7 @@ async def test_a_4xx_answer_is_final(protocol: WireProtocol, status: int) -> Non
 @each_protocol
 @pytest.mark.parametrize("final", [with_fault("status", 401), with_fault("status", 429, retry_after="3600")])
 async def test_a_final_answer_to_a_second_try_is_the_one_that_is_seen(protocol: WireProtocol, final: Reply) -> None:
-    """U9: that the first try met a reset says nothing about a wrong key."""
+    """U9.a, U9.c: that the first try met a reset says nothing about a wrong key."""
     heard, requests = await ask([with_fault("reset_before_headers"), final], protocol)
     assert isinstance(heard.error, ProviderRefusedError) and heard.error.status == final.fault.number
     assert len(requests) == 2
@@ -250,7 +264,7 @@ async def test_a_final_answer_to_a_second_try_is_the_one_that_is_seen(protocol: 
 
 @each_protocol
 async def test_retry_after_is_honoured_up_to_a_cap(protocol: WireProtocol) -> None:
-    """U9: seven seconds are waited for, an hour is not."""
+    """U9.b, U9.c: seven seconds are waited for, an hour is not."""
     clock = HurriedClock()
     async with ScriptedProvider([with_fault("status", 429, retry_after="7"), STORY]) as provider:
         async with asking(provider, protocol, clock=clock) as upstream:
@@ -288,7 +302,7 @@ async def test_a_plain_answer_to_a_streamed_question_is_taken(protocol: WireProt
 
 @each_protocol
 async def test_a_plain_question_is_tried_again_too(protocol: WireProtocol) -> None:
-    """U10: retries, error events and lost bodies are judged the same when nothing streams."""
+    """U8.a, U9.a, U10: retries, error events and lost bodies are judged the same when nothing streams."""
     unable = with_fault("no_streaming")
     heard, requests = await ask([unable, with_fault("die_after"), with_fault("eof"), STORY], protocol)
     assert (heard.text, len(requests)) == ("One two three four five.", 4)
@@ -296,20 +310,16 @@ async def test_a_plain_question_is_tried_again_too(protocol: WireProtocol) -> No
     assert isinstance(heard.error, ProviderRefusedError) and len(requests) == 2
 
 
-async def test_a_responses_stream_of_the_other_form_is_read() -> None:
-    """U11: a stream without its opening events is read leniently before it is given up, and asked for only once."""
-    frames = (
-        b'data: {"type":"response.output_text.delta","delta":"Hel"}\n\n'
-        b'data: {"type":"response.output_text.delta","delta":"lo"}\n\n'
-        b'data: {"type":"response.completed","response":{"status":"completed","output":[],"usage":null}}\n\n'
-    )
+async def ask_odd(bodies: Sequence[bytes], stream: StreamSettings) -> tuple[Heard, int]:
+    """One call to a provider of Responses that sends these bodies, one a try: what came of it, and how many it took."""
     asked = 0
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         nonlocal asked
+        body = bodies[asked]
         asked += 1
         await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n" + frames)
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n" + body)
         await writer.drain()
         writer.close()
         await writer.wait_closed()
@@ -317,12 +327,35 @@ async def test_a_responses_stream_of_the_other_form_is_read() -> None:
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
     odd = Provider(name="scripted", protocol="responses", base_url=url)
-    router = ModelRouter(Settings(stream=ONE_TRY), {}, providers=[odd])
+    router = ModelRouter(Settings(stream=stream), {}, providers=[odd], clock=HurriedClock())
     heard = await hear(router)
     await router.aclose()
     server.close()
     await server.wait_closed()
+    return heard, asked
+
+
+OTHER_FORM = (
+    b'data: {"type":"response.output_text.delta","delta":"Hel"}\n\n'
+    b'data: {"type":"response.output_text.delta","delta":"lo"}\n\n'
+    b'data: {"type":"response.completed","response":{"status":"completed","output":[],"usage":null}}\n\n'
+)
+
+
+async def test_a_responses_stream_of_the_other_form_is_read() -> None:
+    """U11.a: a stream without its opening events is read leniently before it is given up, and asked for only once."""
+    heard, asked = await ask_odd([OTHER_FORM], ONE_TRY)
     assert (heard.text, heard.error, asked) == ("Hello", None, 1)
+
+
+async def test_a_responses_stream_of_no_form_is_tried_again() -> None:
+    """U11.b: what the lenient reading cannot make sense of either, as often as any other failure."""
+    odd = b'data: {"type":"response.completed","response":{"status":"on holiday","output":[]}}\n\n'
+    heard, asked = await ask_odd([odd, odd, OTHER_FORM], QUICK)
+    assert (heard.text, heard.error, asked, len(heard.retries)) == ("Hello", None, 3, 2)
+    heard, asked = await ask_odd([odd] * 3, QUICK)
+    assert isinstance(heard.error, ProtocolError)
+    assert (heard.deltas, asked) == (heard.retries, 3)
 
 
 # U12, U13, U16: streams that die.
@@ -335,7 +368,7 @@ CUTS: tuple[FaultName, ...] = ("die_after", "reset", "half_close", "eof", "cut_f
 @pytest.mark.parametrize("name", CUTS)
 @pytest.mark.parametrize("delay_seconds", [0.0, 0.005])
 async def test_after_a_delta_nothing_is_retried(protocol: WireProtocol, name: FaultName, delay_seconds: float) -> None:
-    """U12: the text so far, each word once, then the error; a clean end of file is one too (U16)."""
+    """U12.a, U16.b: the text so far, each word once, then the error; a clean end of file is one too."""
     reply = replace(with_fault(name, 3), delay_seconds=delay_seconds)
     heard, requests = await ask([reply], protocol)
     assert heard.text == "One two three "
@@ -346,7 +379,7 @@ async def test_after_a_delta_nothing_is_retried(protocol: WireProtocol, name: Fa
 
 @each_protocol
 async def test_reasoning_counts_as_a_delta(protocol: WireProtocol) -> None:
-    """U12: whoever has seen the model think would see it think twice."""
+    """U12.a: whoever has seen the model think would see it think twice."""
     heard, requests = await ask([with_fault("die_after", 0, Reply(reasoning="Hm, well.", text="Yes."))], protocol)
     assert (heard.reasoning, heard.text, len(requests)) == ("Hm, well.", "", 1)
     assert isinstance(heard.error, TransportLostError)
@@ -355,7 +388,7 @@ async def test_reasoning_counts_as_a_delta(protocol: WireProtocol) -> None:
 @each_protocol
 @pytest.mark.parametrize("name", ["cut_tool_call", "stall_tool_call"])
 async def test_a_call_cut_in_its_arguments_is_left_open(protocol: WireProtocol, name: FaultName) -> None:
-    """U13: the call began, its arguments are not whole, and nothing says that the turn was finished."""
+    """U12.a, U13.a: the call began, its arguments are not whole, and nothing says that the turn was finished."""
     reply = Reply(text="I write. ", calls=(tool_call("write_file", path="x", content="y" * 30),))
     heard, requests = await ask([with_fault(name, 2, reply)], protocol, IMPATIENT)
     assert any(isinstance(delta, ToolCallBegan) and delta.name == "write_file" for delta in heard.deltas)
@@ -366,14 +399,14 @@ async def test_a_call_cut_in_its_arguments_is_left_open(protocol: WireProtocol, 
 
 @each_protocol
 async def test_a_chunk_that_is_not_json_is_passed_over(protocol: WireProtocol) -> None:
-    """U16: the rest of the answer comes."""
+    """U16.a: the rest of the answer comes."""
     heard, _ = await ask([with_fault("garbage", 2)], protocol)
     assert (heard.text, heard.error) == ("One two three four five.", None)
 
 
 @each_protocol
 async def test_a_finish_reason_without_a_terminator_counts(protocol: WireProtocol) -> None:
-    """U16: the answer is whole."""
+    """U16.a, U16.b: the answer is whole."""
     heard, _ = await ask([with_fault("no_terminator")], protocol)
     assert (heard.text, heard.error) == ("One two three four five.", None)
     assert heard.answered is not None and heard.answered.finish == "stop"
@@ -381,7 +414,7 @@ async def test_a_finish_reason_without_a_terminator_counts(protocol: WireProtoco
 
 @each_protocol
 async def test_a_finish_reason_is_not_waited_past_for_ever(protocol: WireProtocol) -> None:
-    """U16: the terminator never comes and the connection stays open; the answer is whole and soon there."""
+    """U16.b: the terminator never comes and the connection stays open; the answer is whole and soon there."""
     started = time.monotonic()
     heard, requests = await ask([with_fault("hang_after_finish")], protocol, IMPATIENT)
     assert heard.answered is not None and heard.error is None
@@ -396,7 +429,7 @@ async def test_a_finish_reason_is_not_waited_past_for_ever(protocol: WireProtoco
 async def test_an_answer_that_was_cut_by_the_provider_says_so(
     protocol: WireProtocol, name: FaultName, finish: Finish
 ) -> None:
-    """U1: the finish reason is the provider's, streamed and plain."""
+    """U1.a: the finish reason is the provider's, streamed and plain."""
     if protocol == "anthropic_messages" and finish == "content_filter":
         finish = "refusal"  # the protocol has one word for both
     streamed, _ = await ask([with_fault(name)], protocol)
@@ -412,7 +445,7 @@ async def test_an_answer_that_was_cut_by_the_provider_says_so(
 @each_protocol
 @pytest.mark.parametrize("name", ["stall", "stall_with_comments"])
 async def test_a_silent_stream_is_cut(protocol: WireProtocol, name: FaultName) -> None:
-    """U14: after stall_seconds, also when comments keep coming; the text so far stands."""
+    """U14.a: after stall_seconds, also when comments keep coming; the text so far stands."""
     started = time.monotonic()
     heard, requests = await ask([with_fault(name, 2)], protocol, IMPATIENT)
     waited = time.monotonic() - started
@@ -425,7 +458,7 @@ async def test_a_silent_stream_is_cut(protocol: WireProtocol, name: FaultName) -
 @each_protocol
 @pytest.mark.parametrize("name", ["stall_before_headers", "stall_after_headers"])
 async def test_the_first_byte_has_a_time_out_of_its_own(protocol: WireProtocol, name: FaultName) -> None:
-    """U14: shorter than the one between chunks; headers and comments are no first byte."""
+    """U14.b: shorter than the one between chunks; headers and comments are no first byte."""
     started = time.monotonic()
     early = StreamSettings(retries=0, first_byte_seconds=0.8, stall_seconds=60.0)
     heard, requests = await ask([with_fault(name)], protocol, early)
@@ -435,7 +468,7 @@ async def test_the_first_byte_has_a_time_out_of_its_own(protocol: WireProtocol, 
 
 
 async def test_connecting_has_a_time_out_of_its_own() -> None:
-    """U14: a host that takes no connections is given up after connect_seconds, not first_byte_seconds."""
+    """U14.b: a host that takes no connections is given up after connect_seconds, not first_byte_seconds."""
     with socket.socket() as full:
         full.bind(("127.0.0.1", 0))
         full.listen(0)
@@ -459,7 +492,7 @@ async def test_connecting_has_a_time_out_of_its_own() -> None:
 
 @each_protocol
 async def test_a_slow_stream_is_not_a_stalled_one(protocol: WireProtocol) -> None:
-    """U14: it may take far longer than stall_seconds as long as it keeps speaking."""
+    """U14.a: it may take far longer than stall_seconds as long as it keeps speaking."""
     started = time.monotonic()
     reply = replace(STORY, delay_seconds=0.15)
     heard, _ = await ask([reply], protocol, replace(QUICK, retries=0, first_byte_seconds=1.0, stall_seconds=1.0))
@@ -469,7 +502,7 @@ async def test_a_slow_stream_is_not_a_stalled_one(protocol: WireProtocol) -> Non
 
 @each_protocol
 async def test_a_slow_reader_does_not_make_a_stream_stalled(protocol: WireProtocol) -> None:
-    """U14: what waits for us is not silent."""
+    """U14.a: what waits for us is not silent."""
     async with ScriptedProvider([replace(STORY, delay_seconds=0.01)]) as provider:
         async with asking(provider, protocol, replace(QUICK, retries=0, stall_seconds=0.5)) as upstream:
             heard = Heard()
@@ -505,7 +538,7 @@ async def two_models(
 @each_protocol
 @pytest.mark.parametrize("broken", [with_fault("reset_before_headers"), with_fault("status", 503)])
 async def test_another_model_answers_when_one_is_exhausted(protocol: WireProtocol, broken: Reply) -> None:
-    """U15: after all its tries; which model answered is in the log and in the answer."""
+    """U15.a, U15.b: after all its tries; which model answered is in the log and in the answer."""
     async with two_models([broken] * 3, [STORY], protocol) as (router, one, two):
         heard = await hear(router, replace(CALL, model="one/big"))
         assert [request.model for request in one.requests] == ["big"] * 3
@@ -517,7 +550,7 @@ async def test_another_model_answers_when_one_is_exhausted(protocol: WireProtoco
 
 @each_protocol
 async def test_no_other_model_is_asked_once_there_is_text(protocol: WireProtocol) -> None:
-    """U15: before the first delta only."""
+    """U15.a: before the first delta only."""
     async with two_models([with_fault("die_after", 2)], [STORY], protocol) as (router, _, two):
         heard = await hear(router, replace(CALL, model="one/big"))
         assert len(two.requests) == 0
@@ -527,7 +560,7 @@ async def test_no_other_model_is_asked_once_there_is_text(protocol: WireProtocol
 
 @each_protocol
 async def test_when_the_other_model_fails_too_the_first_error_is_seen(protocol: WireProtocol) -> None:
-    """U15: the model that was asked for is the one whose error explains the run."""
+    """U15.a: the model that was asked for is the one whose error explains the run."""
     async with two_models([with_fault("status", 401)], [with_fault("status", 404)], protocol) as (router, _, _two):
         heard = await hear(router, replace(CALL, model="one/big"))
     assert isinstance(heard.error, ProviderRefusedError)
@@ -641,7 +674,7 @@ def all_deltas(heard: Heard) -> list[Delta]:
 
 @each_protocol
 async def test_a_tried_again_answer_has_the_same_deltas_as_an_undisturbed_one(protocol: WireProtocol) -> None:
-    """U8: nothing of a failed try is left in what is delivered."""
+    """U8.a: nothing of a failed try is left in what is delivered."""
     reply = Reply(reasoning="Hm.", text=WORDS, calls=CALLS, seal="seal")
     undisturbed, _ = await ask([reply], protocol)
     disturbed, _ = await ask([with_fault("reset_before_headers", reply=reply), reply], protocol)
@@ -649,7 +682,7 @@ async def test_a_tried_again_answer_has_the_same_deltas_as_an_undisturbed_one(pr
 
 
 async def test_a_call_names_its_model_without_the_provider(protocol: WireProtocol = "chat_completions") -> None:
-    """U15: the provider hears its own name for the model, however many slashes it has; the answer has ours."""
+    """U15.b: the provider hears its own name for the model, however many slashes it has; the answer has ours."""
     async with ScriptedProvider([STORY]) as provider, asking(provider, protocol) as upstream:
         heard = await hear(upstream, ModelCall(model="scripted/scripted/vendor/m", messages=(user_says("Hi"),)))
         assert provider.requests[0].model == "scripted/vendor/m"

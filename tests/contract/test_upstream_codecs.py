@@ -127,7 +127,7 @@ def error_event(protocol: WireProtocol, error: dict[str, Any]) -> object:
 
 @pytest.mark.parametrize("name", PAIRS)
 def test_a_stream_folds_into_the_same_message_as_the_plain_answer(name: str) -> None:
-    """U1: content, finish reason and usage are the same, whichever way the answer came."""
+    """U1.a: content, finish reason and usage are the same, whichever way the answer came."""
     codec = codec_of(name)
     streamed, plain = decode(codec, recorded(name)), list(codec.parse_answer(recorded_plain(name), CALL))
     assert fold(streamed) == fold(plain)
@@ -137,7 +137,7 @@ def test_a_stream_folds_into_the_same_message_as_the_plain_answer(name: str) -> 
 
 @every_protocol
 def test_the_recorded_answer_is_read_as_it_was_meant(protocol: WireProtocol) -> None:
-    """U1: text, calls, finish reason and usage, also when the usage comes in a chunk without choices."""
+    """U1.a, U1.b: text, calls, finish reason and usage, also when the usage comes in a chunk without choices."""
     message, answered = fold(decode(CODECS[protocol], recorded(WHOLE[protocol])))
     assert message.text.startswith("Ich prüfe")
     assert [(call.name, call.arguments) for call in message.tool_calls] == [
@@ -151,7 +151,7 @@ def test_the_recorded_answer_is_read_as_it_was_meant(protocol: WireProtocol) -> 
 
 @every_protocol
 def test_interleaved_calls_stay_apart(protocol: WireProtocol) -> None:
-    """U2: deltas are joined by index, id and name once, arguments in order."""
+    """U2.a, U2.b: deltas are joined by index, id and name once, arguments in order."""
     body = stream(
         protocol,
         begun(protocol, 0, "read_file", "call_a"),
@@ -209,7 +209,7 @@ def test_nothing_of_another_protocol_is_sent_back(protocol: WireProtocol) -> Non
 
 @every_protocol
 def test_text_and_calls_of_one_turn_are_both_kept_in_any_order(protocol: WireProtocol) -> None:
-    """U4: text that comes after a call has begun is still delivered and kept."""
+    """U4.a, U4.b: text that comes after a call has begun is still delivered and kept."""
     body = stream(
         protocol,
         SAY[protocol]("Before. "),
@@ -228,7 +228,7 @@ def test_text_and_calls_of_one_turn_are_both_kept_in_any_order(protocol: WirePro
 
 @every_protocol
 def test_text_comes_in_order_as_it_arrives(protocol: WireProtocol) -> None:
-    """U5: each chunk is a delta when its last byte is there, and not later."""
+    """U5.a: each chunk is a delta when its last byte is there, and not later."""
     decoder = CODECS[protocol].decoder(CALL)
     assert decoder.feed(frames(*OPEN[protocol])) == []
     for word in ("one", " two", " three"):
@@ -239,14 +239,14 @@ def test_text_comes_in_order_as_it_arrives(protocol: WireProtocol) -> None:
 
 @every_protocol
 def test_a_turn_of_calls_only_delivers_no_text(protocol: WireProtocol) -> None:
-    """U5: no empty text delta either."""
+    """U5.c: no empty text delta either."""
     body = stream(protocol, SAY[protocol](""), begun(protocol, 0, "read_file", "call_a"), argued(protocol, 0, "{}"))
     assert text_of(decode(CODECS[protocol], body)) == []
 
 
 @every_protocol
 def test_reasoning_is_a_channel_of_its_own(protocol: WireProtocol) -> None:
-    """U6: never mixed into the text, kept on the message."""
+    """U6.a, U6.b: never mixed into the text, kept on the message."""
     body = stream(protocol, thought(protocol, "Hm, "), thought(protocol, "well."), SAY[protocol]("Yes."))
     deltas = decode(CODECS[protocol], body)
     assert [delta for delta in deltas if isinstance(delta, ReasoningAdded)] == [
@@ -259,7 +259,7 @@ def test_reasoning_is_a_channel_of_its_own(protocol: WireProtocol) -> None:
 
 @every_protocol
 def test_every_frame_counts_as_activity_and_no_comment_does(protocol: WireProtocol) -> None:
-    """U7, U14: frames without a delta, unknown ones and garbage count; keep-alive comments do not."""
+    """U7, U14.a: frames without a delta, unknown ones and garbage count; keep-alive comments do not."""
     decoder = CODECS[protocol].decoder(CALL)
     decoder.feed(frames(*OPEN[protocol]))
     before = decoder.frames
@@ -273,7 +273,7 @@ def test_every_frame_counts_as_activity_and_no_comment_does(protocol: WireProtoc
 
 @every_protocol
 def test_an_error_event_that_means_a_lost_connection_is_transient(protocol: WireProtocol) -> None:
-    """U8: an error object with such a message and no status."""
+    """U8.a: an error object with such a message and no status."""
     event = error_event(protocol, {"message": "Network connection lost."})
     for body in (stream(protocol, event, close=False), stream(protocol, SAY[protocol]("x"), event, close=False)):
         failure = failure_of(CODECS[protocol], body)
@@ -283,7 +283,7 @@ def test_an_error_event_that_means_a_lost_connection_is_transient(protocol: Wire
 
 @every_protocol
 def test_any_other_error_event_is_final_with_its_message_and_status(protocol: WireProtocol) -> None:
-    """U9: what came before it stands."""
+    """U9.a: what came before it stands."""
     event = error_event(protocol, {"message": "Out of credit.", "code": 402})
     decoder = CODECS[protocol].decoder(CALL)
     assert decoder.feed(stream(protocol, SAY[protocol]("x"), event)) == [TextAdded(text="x")]
@@ -294,7 +294,7 @@ def test_any_other_error_event_is_final_with_its_message_and_status(protocol: Wi
 
 @every_protocol
 def test_an_answer_that_is_no_keeps_message_status_and_when_to_come_back(protocol: WireProtocol) -> None:
-    """U9: 4xx and 5xx."""
+    """U9.a, U9.c: 4xx and 5xx."""
     body = b'{"type": "error", "error": {"type": "rate_limit_error", "message": "Slow down."}}'
     failure = CODECS[protocol].parse_error(429, body, "7")
     assert isinstance(failure, ProviderRefusedError)
@@ -319,7 +319,7 @@ def test_a_plain_request_asks_for_no_stream(protocol: WireProtocol) -> None:
 
 
 def test_a_responses_stream_of_the_other_form_is_a_protocol_error_that_the_other_reading_understands() -> None:
-    """U11: without its first event, before any delta."""
+    """U11.a: without its first event, before any delta."""
     strict, lenient = ResponsesCodec.decoder(CALL), ResponsesCodec.lenient_decoder(CALL)
     body = frames(SAY["responses"]("Hello"), *CLOSE["responses"])
     assert strict.feed(body) == []
@@ -329,7 +329,7 @@ def test_a_responses_stream_of_the_other_form_is_a_protocol_error_that_the_other
 
 @every_protocol
 def test_a_stream_that_dies_in_a_call_leaves_it_open(protocol: WireProtocol) -> None:
-    """U13: nothing says that the call is whole, so nobody can take it for whole."""
+    """U13.a: nothing says that the call is whole, so nobody can take it for whole."""
     body = stream(
         protocol,
         begun(protocol, 0, "write_file", "call_a"),
@@ -347,7 +347,7 @@ def test_a_stream_that_dies_in_a_call_leaves_it_open(protocol: WireProtocol) -> 
 
 @every_protocol
 def test_garbage_is_passed_over(protocol: WireProtocol) -> None:
-    """U16: a chunk that is not JSON costs nothing but itself."""
+    """U16.a: a chunk that is not JSON costs nothing but itself."""
     garbage = b"data: {not json\n\ndata: \xff\xfe\n\ndata:\n\ndata: [1, 2]\n\ndata: 7\n\n"
     body = stream(protocol, SAY[protocol]("one"), garbage, SAY[protocol](" two"))
     assert text_of(decode(CODECS[protocol], body)) == ["one", " two"]
@@ -355,7 +355,7 @@ def test_garbage_is_passed_over(protocol: WireProtocol) -> None:
 
 @every_protocol
 def test_a_clean_end_without_a_finish_reason_is_no_success(protocol: WireProtocol) -> None:
-    """U16: whatever text came, the answer is partial."""
+    """U16.b: whatever text came, the answer is partial."""
     body = stream(protocol, SAY[protocol]("one"), close=False)
     decoder = CODECS[protocol].decoder(CALL)
     assert text_of(decoder.feed(body)) == ["one"]
@@ -366,7 +366,7 @@ def test_a_clean_end_without_a_finish_reason_is_no_success(protocol: WireProtoco
 
 @pytest.mark.parametrize("protocol", ["chat_completions", "anthropic_messages"])
 def test_a_finish_reason_counts_without_the_terminator(protocol: WireProtocol) -> None:
-    """U16: in Responses the last event is both."""
+    """U16.b: in Responses the last event is both."""
     body = frames(*OPEN[protocol], SAY[protocol]("one"), CLOSE[protocol][0])
     decoder = CODECS[protocol].decoder(CALL)
     deltas: list[Delta] = decoder.feed(body)
@@ -376,7 +376,7 @@ def test_a_finish_reason_counts_without_the_terminator(protocol: WireProtocol) -
 
 
 def test_every_option_reaches_a_chat_model() -> None:
-    """C11: under the names of Chat Completions."""
+    """C11.c: under the names of Chat Completions."""
     body = sent(CODECS["chat_completions"], asking(options=EVERYTHING))
     assert {key: value for key, value in body.items() if key not in ("model", "messages", "tools", "stream")} == {
         "stream_options": {"include_usage": True},
@@ -401,7 +401,7 @@ def test_every_option_reaches_a_chat_model() -> None:
 
 
 def test_every_option_that_responses_have_reaches_the_model() -> None:
-    """C11: under the names of Responses, which have no stop, seed or penalties."""
+    """C11.c: under the names of Responses, which have no stop, seed or penalties."""
     body = sent(CODECS["responses"], asking(options=EVERYTHING))
     assert {key: value for key, value in body.items() if key not in ("model", "input", "instructions", "tools")} == {
         "stream": True,
@@ -429,7 +429,7 @@ def test_every_option_that_responses_have_reaches_the_model() -> None:
 
 
 def test_every_option_that_anthropic_has_reaches_the_model() -> None:
-    """C11: under the names of Anthropic Messages, which have no seed, penalties or free metadata."""
+    """C11.c: under the names of Anthropic Messages, which have no seed, penalties or free metadata."""
     body = sent(CODECS["anthropic_messages"], asking("claude-sonnet-4-5", options=EVERYTHING))
     assert {key: value for key, value in body.items() if key not in ("model", "messages", "system", "tools")} == {
         "stream": True,
