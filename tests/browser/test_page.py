@@ -160,6 +160,7 @@ async def test_a_server_at_its_limit_says_when_to_try_again(tmp_path: Path, brow
         await it.ask("Second")
         note = it.page.get_by_role("alert")
         await expect(note).to_contain_text("Not sent.")
+        await expect(note).to_contain_text(re.compile(r"It can be tried again in \d+ s"))
         await expect(it.box).to_have_value("Second")
         it.provider.requests[0].release()
         await note.get_by_role("button", name="Send again").click()

@@ -45,7 +45,7 @@ async def ask(world: World, llm: Path, *arguments: str) -> Ended:
 
 @pytest.mark.parametrize("more", [[], ["--no-stream"]], ids=["streamed", "plain"])
 async def test_a_text_answer_is_printed(world: World, llm: Path, more: list[str]) -> None:
-    """C1.a, C2.a: streamed and plain."""
+    """C1.a, C2.c: streamed and plain."""
     world.says(Reply(text=TEXT))
     ended = await ask(world, llm, "-m", "holdfast", *more, "Hello?")
     assert ended == Ended(0, f"{TEXT}\n", "")
@@ -61,7 +61,7 @@ async def test_a_function_of_the_user_is_called_and_its_result_used(world: World
 
 
 async def test_a_truncated_answer_is_printed_and_logged_as_cut_off(world: World, llm: Path) -> None:
-    """C4: the tool has no way to show it on the terminal; its own log has the finish reason."""
+    """C4.a: the tool has no way to show it on the terminal; its own log has the finish reason."""
     world.says(Reply(text=TEXT, fault=Fault("truncated")))
     ended = await ask(world, llm, "-m", "holdfast", "Hello?")
     assert ended == Ended(0, f"{TEXT}\n", "")

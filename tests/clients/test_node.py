@@ -27,7 +27,7 @@ async def play(world: World, node: Path, scenario: str, **settings: str) -> Any:
 
 
 async def test_a_text_answer_is_read_whole_and_streamed(world: World, node: Path) -> None:
-    """C1.a, C2.a, C17.b, S2: plain, streamed, through the helper; the headers and the models too."""
+    """C1.a, C2.c, C17.b, S2: plain, streamed, through the helper; the headers and the models too."""
     world.says(*[Reply(text=TEXT)] * 3)
     seen = await play(world, node, "text")
     assert (seen["plain"]["text"], seen["plain"]["finish"]) == (TEXT, "stop")
@@ -52,7 +52,7 @@ async def test_a_tool_of_the_clients_own_goes_there_and_back(world: World, node:
 
 
 async def test_a_truncated_answer_is_seen_as_cut_off(world: World, node: Path) -> None:
-    """C4, C18.a: `length` on chat, `incomplete` on responses."""
+    """C4.a, C18.a: `length` on chat, `incomplete` on responses."""
     world.says(*[Reply(text=TEXT, fault=Fault("truncated"))] * 3)
     seen = await play(world, node, "truncation")
     assert seen == {
@@ -76,7 +76,7 @@ async def test_a_failure_is_thrown_with_its_message(world: World, node: Path) ->
 
 
 async def test_responses_are_streamed_continued_resumed_and_fail_as_such(world: World, node: Path) -> None:
-    """P3.a, P9.b, P10.b: text, the client's own call, `starting_after`, and `response.failed` with its partial text."""
+    """P3.a, P9.c, P10.b: text, the client's own call, `starting_after`, and `response.failed` with its partial text."""
     world.says(
         Reply(text=TEXT),
         WEATHER,
@@ -109,7 +109,7 @@ async def test_a_retry_gets_the_answer_of_the_first_try(world: World, node: Path
 
 
 async def test_the_ai_sdk_sees_every_ending_as_what_it_is(world: World, node: Path) -> None:
-    """C3, C4, C5.a, C8.a, C11.a: named events and foreign frames are what it falls over; here it meets none."""
+    """C3, C4.a, C5.a, C8.a, C11.a: named events and foreign frames are what it falls over; here it meets none."""
     (world.folder / "workspace" / "notes.txt").write_text("Feed the cat.")
     world.says(
         Reply(text=TEXT, reasoning="Hm."),

@@ -43,7 +43,7 @@ async def test_a_text_answer_is_read_whole(world: World) -> None:
 
 
 async def test_a_text_answer_is_read_as_it_streams(world: World) -> None:
-    """C2.a, C2.b: every chunk has a choice, and the last the finish reason; usage when asked for."""
+    """C2.c, C2.d: every chunk has a choice, and the last the finish reason; usage when asked for."""
     world.says(Reply(text=TEXT))
     sdk = world.openai()
     options: Any = {"include_usage": True}
@@ -93,7 +93,7 @@ async def test_a_tool_of_the_clients_own_goes_there_and_back(world: World, strea
 
 
 async def test_parallel_tools_of_the_clients_own_stay_apart(world: World) -> None:
-    """C11.a, C11.b, U2.b: two calls in one turn, their deltas interleaved, each with its own id and arguments."""
+    """C11.a, C11.c, U2.b: two calls in one turn, their deltas interleaved, each with its own id and arguments."""
     calls = (tool_call("get_weather", city="Oslo"), tool_call("get_weather", city="Rome"))
     world.says(Reply(calls=calls, interleave=True), Reply(text="Rain and sun."))
     sdk = world.openai()
@@ -138,7 +138,7 @@ class Pet(BaseModel):
 
 
 async def test_structured_output_is_parsed(world: World) -> None:
-    """C11.b: `response_format` reaches the model, and the answer becomes the caller's own type."""
+    """C11.c: `response_format` reaches the model, and the answer becomes the caller's own type."""
     world.says(*[Reply(text=('{"name": ', '"Tom", "legs": 4}'))] * 2)
     sdk = world.openai()
     answer = await sdk.chat.completions.parse(model="holdfast", messages=HELLO, response_format=Pet)
@@ -153,7 +153,7 @@ async def test_structured_output_is_parsed(world: World) -> None:
 
 
 async def test_a_truncated_answer_is_seen_as_cut_off(world: World) -> None:
-    """C4: `length`, plain and streamed; the SDK's helper for structured output refuses to parse it."""
+    """C4.a: `length`, plain and streamed; the SDK's helper for structured output refuses to parse it."""
     world.says(*[CUT_OFF] * 3)
     sdk = world.openai()
     raw = await sdk.chat.completions.with_raw_response.create(model="holdfast", messages=HELLO)

@@ -38,7 +38,7 @@ async def until(sdk: openai.AsyncOpenAI, name: str, *, text: str | None = None, 
 
 
 async def test_a_text_answer_is_read_whole_and_found_again(world: World) -> None:
-    """P2.a, P4.a: output, usage, status; retrieve gives the same; after delete it is gone."""
+    """P2.a, P4.a, P4.b: output, usage, status; retrieve gives the same; after delete it is gone."""
     world.says(Reply(text=TEXT, reasoning="Hm."))
     sdk = world.openai()
     made = await sdk.responses.create(model="holdfast", input="Hello?")
@@ -131,7 +131,7 @@ class Pet(BaseModel):
 
 
 async def test_structured_output_is_parsed(world: World) -> None:
-    """C11.b: `text.format` reaches the model, and the answer becomes the caller's own type."""
+    """C11.c: `text.format` reaches the model, and the answer becomes the caller's own type."""
     world.says(*[Reply(text='{"name": "Tom", "legs": 4}')] * 2)
     sdk = world.openai()
     parsed = await sdk.responses.parse(model="holdfast", input="A pet?", text_format=Pet)
@@ -155,7 +155,7 @@ async def test_the_background_is_asked_for_polled_and_done(world: World) -> None
 
 
 async def test_the_background_is_cancelled_with_what_it_had(world: World) -> None:
-    """P9.a: the model's connection is closed, the text so far kept."""
+    """P9.a, P9.b: the model's connection is closed, the text so far kept."""
     world.says(Reply(text=("One ", "two"), hold_after=1))
     sdk = world.openai()
     made = await sdk.responses.create(model="holdfast", input="Count", background=True)
@@ -167,7 +167,7 @@ async def test_the_background_is_cancelled_with_what_it_had(world: World) -> Non
 
 
 async def test_a_stream_that_was_lost_is_resumed_after_the_last_event_seen(world: World) -> None:
-    """P9.b, R14.c: `retrieve(stream=True, starting_after=N)`: nothing twice, nothing missing, then live to the end."""
+    """P9.c, R14.c: `retrieve(stream=True, starting_after=N)`: nothing twice, nothing missing, then live to the end."""
     world.says(Reply(text=("One ", "two ", "three"), hold_after=2))
     sdk = world.openai()
     seen: list[ResponseStreamEvent] = []

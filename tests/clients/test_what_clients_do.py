@@ -87,7 +87,7 @@ async def test_a_chat_stream_whose_server_is_killed_never_looks_like_success(tmp
 
 
 async def test_a_chat_stream_has_no_named_events(world: World, client: Client) -> None:
-    """C2.c, C8.a: tools at work included: every frame is a chunk with a choice, so that no client trips over one."""
+    """C2.e, C8.a: tools at work included: every frame is a chunk with a choice, so that no client trips over one."""
     (world.folder / "workspace" / "notes.txt").write_text("Feed the cat.")
     world.says(READS, Reply(text="Feed it."), READS, Reply(text="Feed it."))
     answer = await client.chat(stream=True)
@@ -106,7 +106,7 @@ async def test_a_chat_stream_has_no_named_events(world: World, client: Client) -
 async def test_silence_sends_nothing_that_a_decoder_takes_for_an_event(
     world: World, client: Client, path: str, body: dict[str, Any]
 ) -> None:
-    """C2.c, C7.a, P3.b: a comment ends in one newline; there are no `id:` and no `retry:` lines."""
+    """C2.e, C7.a, P3.b: a comment ends in one newline; there are no `id:` and no `retry:` lines."""
     world.says(Reply(text=("One ", "two"), hold_after=1))
     answer = await after_silence(world, client.post(path, body))
     lines = answer.body.decode().split("\n")
@@ -212,7 +212,7 @@ async def test_the_sdk_tries_again_and_the_agent_does_not(world: World, surface:
 
 
 async def test_any_stream_is_replayed_from_any_event_also_after_a_restart(tmp_path: Path) -> None:
-    """P9.b, R7.a, R14.c, J1.c: not for minutes, as elsewhere: whenever it is asked for, by whoever has its id."""
+    """P9.c, R7.a, R14.c, J1.c: not for minutes, as elsewhere: whenever it is asked for, by whoever has its id."""
     async with ScriptedProvider([Reply(text=TEXT), Reply(text="And the dog?")]) as provider:
         config = make_config(provider, tmp_path)
         with running_server(tmp_path, config) as server:

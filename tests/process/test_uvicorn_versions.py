@@ -47,7 +47,7 @@ def install(folder: Path, wanted: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("which", ["lowest", "newest"])
 def test_connections_hold_with_the_lowest_and_the_newest_version(which: str, tmp_path: Path) -> None:
-    """R3.a, R3.c, C2.a: streams borrow their connection, and everything that may come over it is understood."""
+    """R3.a, R3.c, C2.c: streams borrow their connection, and everything that may come over it is understood."""
     lowest, below = allowed()
     found = install(tmp_path / "uvicorn", f"uvicorn=={lowest}" if which == "lowest" else f"uvicorn>={lowest},<{below}")
     environment = {**os.environ, **found}
@@ -65,7 +65,7 @@ def test_connections_hold_with_the_lowest_and_the_newest_version(which: str, tmp
 
 
 async def test_a_version_that_lacks_the_hook_is_named_and_taken_as_it_comes(tmp_path: Path) -> None:
-    """R3.a, C2.a: said at start, by name; streams are whole, and a client that leaves takes its run along."""
+    """R3.a, C2.c: said at start, by name; streams are whole, and a client that leaves takes its run along."""
     found = install(tmp_path / "uvicorn", f"uvicorn=={WITHOUT_THE_HOOK}")
     script = [Reply(text="One two."), Reply(text="One two three", fault=Fault("stall", 1))]
     async with ScriptedProvider(script) as provider:

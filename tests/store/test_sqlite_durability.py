@@ -246,7 +246,7 @@ async def test_a_read_that_stops_half_way_does_not_hold_back_the_log_file(sqlite
 
 @pytest.mark.parametrize("how", ["deleted", "forgotten", "with its session"])
 async def test_a_run_that_is_gone_leaves_no_row_behind(sqlite_store: SqliteStore, how: str) -> None:
-    """R14: a file that only grows would be no retention; messages and their session stay, or go with it."""
+    """R14.a: a file that only grows would be no retention; messages and their session stay, or go with it."""
     record = run_record(surface="responses", conversation="holiday")
     key = IdempotencyKey(key="k", fingerprint="f")
     await sqlite_store.create_run(record, key)
@@ -266,7 +266,7 @@ async def test_a_run_that_is_gone_leaves_no_row_behind(sqlite_store: SqliteStore
 
 
 async def test_runs_with_long_logs_are_forgotten_one_by_one_and_whole(sqlite_store: SqliteStore) -> None:
-    """R14: the writer has other work to do in between, and none is left without its log."""
+    """R14.a: the writer has other work to do in between, and none is left without its log."""
     runs = [await whole_run(sqlite_store, run_record(), ended_at=1.0) for _ in range(3)]
     with closing(sqlite3.connect(sqlite_store.file)) as other, other:
         for key in (1, 2, 3):
@@ -493,7 +493,7 @@ async def test_the_thread_syncs_what_it_has_committed_itself_when_nothing_more_c
 async def test_a_sync_that_is_due_is_not_put_off_by_what_comes_after(
     sqlite_store: SqliteStore, monkeypatch: pytest.MonkeyPatch, sync_later: bool
 ) -> None:
-    """R8: it comes before the next commit, however much there is to write, and whether that needs a sync itself."""
+    """R8.a: it comes before the next commit, however much there is to write, and whether that needs a sync itself."""
     disk = await Disk.watch(sqlite_store, monkeypatch)
     await asyncio.gather(*(sqlite_store.create_run(run_record()) for _ in range(2)))
     async with held_thread(sqlite_store, sync_later=sync_later):
@@ -526,7 +526,7 @@ async def test_what_was_done_or_decided_is_on_the_disk_before_it_is_told(
 async def test_what_was_done_is_on_the_disk_also_when_it_is_saved_together_with_what_was_said(
     sqlite_store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """R8: one that has to wait for the disk makes its whole group wait."""
+    """R8.a: one that has to wait for the disk makes its whole group wait."""
     disk, record = await begin(sqlite_store, monkeypatch)
     done = ToolFinished(call_id=CallId("c"), name="write_file", output="done")
     async with held_thread(sqlite_store):
@@ -542,7 +542,7 @@ async def test_what_was_done_is_on_the_disk_also_when_it_is_saved_together_with_
 async def test_a_commit_that_writes_nothing_takes_nothing_to_the_disk(
     sqlite_store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """R8: what was said before it is still synced."""
+    """R8.a: what was said before it is still synced."""
     disk, record = await begin(sqlite_store, monkeypatch)
     for number in range(1, 6):
         await disk.synced(number)
@@ -555,7 +555,7 @@ async def test_a_commit_that_writes_nothing_takes_nothing_to_the_disk(
 async def test_the_disk_is_left_alone_when_everything_is_there(
     sqlite_store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """R8: a store that nobody writes to does nothing."""
+    """R8.a: a store that nobody writes to does nothing."""
     disk, _ = await begin(sqlite_store, monkeypatch)
     await disk.synced(1)
     await asyncio.sleep(10 * SYNC_SECONDS)

@@ -272,7 +272,7 @@ async def test_a_silent_run_does_not_hold_back_the_journal(sqlite_store: SqliteS
 
 
 async def test_what_was_held_back_is_cut_piece_by_piece(sqlite_store: SqliteStore) -> None:
-    """R1: nobody waits for a commit that deletes megabytes, unless nothing is needed and the whole table can go."""
+    """Nobody waits for a commit that deletes megabytes, unless nothing is needed and the whole table can go."""
     await _begin(sqlite_store, 1)
     cuts: list[int | None] = [0]
     """Up to which id; None: all there was, at once."""
@@ -327,7 +327,7 @@ async def test_a_deleted_run_leaves_nothing_in_the_journal(sqlite_store: SqliteS
 
 
 async def test_a_run_deleted_with_its_last_batches_leaves_nothing_in_the_journal(sqlite_store: SqliteStore) -> None:
-    """R14: also when all of that is one commit, in which the batches come first."""
+    """R14.a: also when all of that is one commit, in which the batches come first."""
     gone = await _begin(sqlite_store, 1)
     async with held_thread(sqlite_store):
         going = asyncio.gather(
@@ -343,7 +343,7 @@ async def test_a_run_deleted_with_its_last_batches_leaves_nothing_in_the_journal
 
 
 async def test_a_deleted_run_that_was_about_to_be_packed_is_not(sqlite_store: SqliteStore) -> None:
-    """R14: what would be packed would be found by the next run, which gets the key that it had."""
+    """R14.a: what would be packed would be found by the next run, which gets the key that it had."""
     gone = await _begin(sqlite_store, PACK_BATCHES)
     await sqlite_store.delete_run(gone.id)
     assert _count(sqlite_store, "log") == _count(sqlite_store, "journal") == 0
@@ -352,7 +352,7 @@ async def test_a_deleted_run_that_was_about_to_be_packed_is_not(sqlite_store: Sq
 
 
 async def test_a_deleted_run_does_not_hold_back_the_journal(sqlite_store: SqliteStore) -> None:
-    """R7: nobody needs what it had there."""
+    """Nobody needs what it had there."""
     gone = await _begin(sqlite_store, 2)
     other = await _begin(sqlite_store, 1)
     await sqlite_store.delete_run(gone.id)

@@ -97,7 +97,7 @@ async def test_a_mistake_in_a_group_is_said_once_and_leaves_nobody_waiting(
 
 
 async def test_a_group_that_takes_more_than_one_statement_fails_whole(sqlite_store: SqliteStore) -> None:
-    """R6: nothing is saved of which somebody was told that it is not."""
+    """R6.b: nothing is saved of which somebody was told that it is not."""
     record = await begin(sqlite_store)
     count = MAX_ROWS_AT_ONCE + 10
     async with held_thread(sqlite_store):
@@ -110,7 +110,7 @@ async def test_a_group_that_takes_more_than_one_statement_fails_whole(sqlite_sto
 
 
 async def test_a_connection_that_is_no_good_any_more_is_replaced(sqlite_store: SqliteStore) -> None:
-    """R6: whoever meets it is told, and the next finds a new one."""
+    """Whoever meets it is told, and the next finds a new one."""
     record = await begin(sqlite_store)
     with pytest.raises(StoreUnavailableError):
         await sqlite_store._writer.run(lambda connection: connection.close())
@@ -143,7 +143,7 @@ async def test_a_mistake_in_a_change_is_its_askers_and_takes_back_that_change_al
 
 
 async def test_a_mistake_in_a_read_is_its_askers_and_leaves_no_snapshot_open(sqlite_store: SqliteStore) -> None:
-    """R7: whoever reads next finds a connection that is as good as new, and the write-ahead log is not held back."""
+    """Whoever reads next finds a connection that is as good as new, and the write-ahead log is not held back."""
     record = await begin(sqlite_store)
 
     def half(connection: sqlite3.Connection) -> None:

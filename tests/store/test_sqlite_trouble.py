@@ -125,7 +125,7 @@ async def test_a_short_lock_is_waited_for(tmp_path: Path) -> None:
 
 
 async def test_a_file_that_is_too_small_for_the_schema_is_left_as_if_nobody_had_been_there(tmp_path: Path) -> None:
-    """R8: half a schema would be taken for another program's, and refused for ever."""
+    """Half a schema would be taken for another program's, and refused for ever."""
     file = tmp_path / "holdfast.db"
     for pages in range(1, 20, 3):
         with pytest.raises(StoreUnavailableError, match="the store is full"):
@@ -137,7 +137,7 @@ async def test_a_file_that_is_too_small_for_the_schema_is_left_as_if_nobody_had_
 
 
 async def test_a_new_file_that_another_process_is_about_to_write_is_waited_for(tmp_path: Path) -> None:
-    """R6: beginning a write-ahead log needs the file alone, and SQLite does not wait for that by itself."""
+    """Beginning a write-ahead log needs the file alone, and SQLite does not wait for that by itself."""
     file = tmp_path / "holdfast.db"
     with closing(sqlite3.connect(file, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")

@@ -106,7 +106,7 @@ async def test_what_comes_thick_and_fast_is_gathered(
 
 
 async def test_what_comes_while_the_thread_writes_waits_for_it(sqlite_store: SqliteStore) -> None:
-    """R1: there is one connection; the loop would write into the thread's transaction, and report what is not saved."""
+    """R6.b: the loop would write into the transaction of the thread, and report what is not saved."""
     watching, record = await begin(sqlite_store)
     told: list[StoreError | None] = []
     async with held_thread(sqlite_store):
@@ -122,7 +122,7 @@ async def test_what_comes_while_the_thread_writes_waits_for_it(sqlite_store: Sql
 
 
 async def test_a_callback_may_append_what_follows(sqlite_store: SqliteStore) -> None:
-    """R1: nothing that it hands over is lost, whoever has committed what it is told of."""
+    """Nothing that it hands over is lost, whoever has committed what it is told of."""
     _, record = await begin(sqlite_store)
     done = asyncio.Event()
 

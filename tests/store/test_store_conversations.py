@@ -101,7 +101,7 @@ async def test_a_run_without_messages_stands_where_it_began(store: Store) -> Non
 
 
 async def test_a_run_without_messages_whose_parent_is_gone_stands_nowhere(store: Store) -> None:
-    """P6: it does not point at a message that was deleted while it was going."""
+    """It does not point at a message that was deleted while it was going."""
     first = await whole_run(store, run_record())
     live = run_record(parent=first.head)
     await store.create_run(live)
@@ -134,7 +134,7 @@ async def test_a_session_is_made_by_its_first_run_and_moves_with_each(store: Sto
 
 
 async def test_a_session_is_named_after_the_first_words_of_its_user(store: Store) -> None:
-    """J2: not after an assistant's, nor after a picture."""
+    """J2.b: not after an assistant's, nor after a picture."""
     picture = UserMessage(parts=(Image(url="data:image/png;base64,AAAA"),))
     said = (assistant_says("How can I help?"), picture, user_says("Name this bird"), user_says("and that"))
     await store.create_run(msgspec.structs.replace(run_record(), input=said))
@@ -190,7 +190,7 @@ async def test_sessions_of_the_same_moment_are_listed_the_newest_first(store: St
 
 
 async def test_a_session_is_found_by_the_title_that_its_first_run_gave_it(store: Store) -> None:
-    """J2: also when the session was there before, without one; and by none that it does not have."""
+    """J2.a: also when the session was there before, without one; and by none that it does not have."""
     await store.put_session(SessionRecord(id=SESSION, created_at=1.0, updated_at=1.0))
     for said in ("Über Äpfel", "about pears"):
         await store.create_run(run_record(said=said))
@@ -227,7 +227,7 @@ async def test_a_message_id_is_never_used_again(store: Store) -> None:
 
 
 async def test_a_session_that_comes_back_counts_the_runs_that_were_going_and_are_kept(store: Store) -> None:
-    """J2: not those of which nothing is kept."""
+    """J2.b: not those of which nothing is kept."""
     live, other, passing = run_record(), run_record(), run_record(ephemeral=True)
     for record in (live, other, passing):
         await store.create_run(record)
@@ -328,7 +328,7 @@ async def test_the_least_recently_used_responses_are_evicted(store: Store) -> No
 
 
 async def test_a_conversation_stands_at_the_end_of_its_last_response(store: Store) -> None:
-    """P6.a, P6.b: conversations continue, and are isolated."""
+    """P6.a, P6.c: conversations continue, and are isolated."""
     one = await whole_run(store, run_record(said="one", conversation="a", session="sa", surface="responses"), "1")
     await whole_run(store, run_record(said="zero", conversation="b", session="sb", surface="responses"), "0")
     conversation = await store.get_conversation("a")
@@ -343,7 +343,7 @@ async def test_a_conversation_stands_at_the_end_of_its_last_response(store: Stor
 
 
 async def test_a_deleted_response_drops_the_name_that_pointed_there(store: Store) -> None:
-    """P6.c, P11.c: the name starts afresh; a name that has moved on stays."""
+    """P6.d, P11.c: the name starts afresh; a name that has moved on stays."""
     one = await whole_run(store, run_record(conversation="a", surface="responses"))
     two = await whole_run(store, run_record(conversation="a", surface="responses"))
     await store.delete_response(one.id)
@@ -373,7 +373,7 @@ async def test_a_conversation_made_by_hand_is_kept_until_it_is_deleted(store: St
 
 
 async def test_messages_are_added_to_a_conversation_without_a_run(store: Store) -> None:
-    """P6.a, P6.b: below its own newest message, and runs go on from there."""
+    """P6.a, P6.c: below its own newest message, and runs go on from there."""
     await store.put_conversation(ConversationRecord(name="conv_1", created_at=1.0, kept=True))
     added = await store.add_messages("conv_1", SESSION, [user_says("one"), assistant_says("1")])
     assert [stored.message for stored in added] == [user_says("one"), assistant_says("1")]

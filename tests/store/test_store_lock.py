@@ -11,7 +11,7 @@ from holdfast.store.lock import StoreLock
 
 
 def test_a_second_server_is_refused_and_told_who_has_the_store(tmp_path: Path) -> None:
-    """R8: two would each close the other's runs as cut off by a crash."""
+    """Two would each close the other's runs as cut off by a crash."""
     lock = StoreLock(tmp_path / "holdfast.db")
     for _ in range(2):
         with pytest.raises(
@@ -26,7 +26,7 @@ def test_a_second_server_is_refused_and_told_who_has_the_store(tmp_path: Path) -
 
 
 def test_whoever_has_the_store_now_is_named_alone(tmp_path: Path) -> None:
-    """R8: nothing is left of the number of a process that had it before."""
+    """Nothing is left of the number of a process that had it before."""
     file = tmp_path / "holdfast.db.lock"
     file.write_text("123456789012345678\n", encoding="ascii")
     lock = StoreLock(tmp_path / "holdfast.db")
@@ -35,7 +35,7 @@ def test_whoever_has_the_store_now_is_named_alone(tmp_path: Path) -> None:
 
 
 def test_a_lock_is_its_owners_alone_and_one_that_cannot_be_made_says_why(tmp_path: Path) -> None:
-    """S9, R8: directories are made for the owner; a file in the place of one is named."""
+    """S9: directories are made for the owner; a file in the place of one is named."""
     lock = StoreLock(tmp_path / "data" / "holdfast.db")
     assert stat.S_IMODE((tmp_path / "data").stat().st_mode) & 0o077 == 0
     assert stat.S_IMODE((tmp_path / "data" / "holdfast.db.lock").stat().st_mode) == 0o600

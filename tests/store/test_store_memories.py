@@ -80,7 +80,7 @@ async def test_a_piece_of_a_word_is_found_when_no_word_matches(store: Store) -> 
 
 
 async def test_a_short_word_is_found_whole_and_a_longer_one_by_its_beginning(store: Store) -> None:
-    """C14: `a` does not find everything that begins with it."""
+    """`a` does not find everything that begins with it."""
     for text in ("an apple a day", "go ahead", "gone fishing"):
         await store.remember("me", text)
     assert await recalled(store, "go") == ["go ahead"]
@@ -89,13 +89,13 @@ async def test_a_short_word_is_found_whole_and_a_longer_one_by_its_beginning(sto
 
 
 async def test_letters_of_another_width_are_the_same_letters(store: Store) -> None:
-    """C14: as an East Asian keyboard writes them."""
+    """As an East Asian keyboard writes them."""
     await store.remember("me", "The user lives in Lisbon.")
     assert await recalled(store, "ＬＩＳＢＯＮ") == ["The user lives in Lisbon."]
 
 
 async def test_a_query_of_any_length_is_answered_and_looks_for_its_beginning(store: Store) -> None:
-    """C14: a page that somebody pasted is no reason to search for an hour."""
+    """A page that somebody pasted is no reason to search for an hour."""
     await store.remember("me", "first and last")
     words = [f"word{number}" for number in range(20_000)]
     assert await recalled(store, " ".join(["first", *words])) == ["first and last"]

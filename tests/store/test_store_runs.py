@@ -151,12 +151,12 @@ async def test_an_end_is_told_after_the_appends_before_it(store: Store) -> None:
     """Saved first, then told, in the order it was handed over."""
     record = run_record()
     await store.create_run(record)
-    told: list[str] = []
-    store.append(record.id, started(record), lambda error: told.append("append"))
+    told: list[object] = []
+    store.append(record.id, started(record), told.append)
     ending = an_ending(record)
     await store.end_run(record.id, last_batch(1, ending), ending)
-    told.append("end")
-    assert told == ["append", "end"]
+    assert told == [None], "the append was told, and as done, before the end was"
+    assert [batch.first for batch in await store.read_log(record.id, BEFORE_FIRST, 10)] == [0, 1]
 
 
 async def test_a_batch_that_does_not_continue_the_log_is_refused_and_harms_no_other(store: Store) -> None:
@@ -274,7 +274,7 @@ async def test_messages_keep_the_time_at_which_they_were_said(store: Store) -> N
 
 
 async def test_an_ephemeral_run_leaves_no_trace_but_its_log_until_it_is_deleted(store: Store) -> None:
-    """P4.b: nothing is kept, no session and no conversation moves."""
+    """P4.c: nothing is kept, no session and no conversation moves."""
     record = run_record(ephemeral=True, surface="responses", conversation="holiday")
     kept = await whole_run(store, record)
     assert kept.head is None and kept.outcome == Completed()
@@ -317,7 +317,7 @@ async def test_a_key_is_free_again_when_its_run_is_gone(store: Store) -> None:
 
 
 async def test_a_run_that_is_refused_takes_no_key(store: Store) -> None:
-    """C15: a key means a run that can be replayed."""
+    """C15.a: a key means a run that can be replayed."""
     record = run_record()
     await store.create_run(record)
     with pytest.raises(LogConflictError):
@@ -401,7 +401,7 @@ async def test_retention_forgets_old_ended_runs_and_nothing_else(store: Store) -
 
 
 async def test_retention_leaves_what_ended_at_that_very_moment(store: Store) -> None:
-    """R14: before then is before then, for forgetting and for compacting."""
+    """R14.a: before then is before then, for forgetting and for compacting."""
     kept = await whole_run(store, run_record(), ended_at=150.0)
     assert await store.compact_logs(150.0, 10) == 0
     assert await store.forget_logs(150.0) == 0
@@ -462,7 +462,7 @@ async def test_a_closed_store_says_so(store: Store) -> None:
 
 
 async def test_a_waiter_that_is_cancelled_harms_nobody(store: Store) -> None:
-    """R6: what it asked for is saved, whoever waits beside it is told, and nobody else hears of it."""
+    """R6.b: what it asked for is saved, whoever waits beside it is told, and nobody else hears of it."""
     reported: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: reported.append(context))
     cancelled, other = run_record(session="one"), run_record(session="two")
@@ -494,7 +494,7 @@ async def test_one_callback_that_fails_does_not_keep_the_others_from_hearing(sto
 
 
 async def test_an_observer_hears_of_every_commit(store: Store) -> None:
-    """S10: how long it took, and how many operations it held; after those that waited for it."""
+    """S10.a: how long it took, and how many operations it held; after those that waited for it."""
     assert isinstance(store, MemoryStore | SqliteStore)
     told: list[str] = []
     record = run_record()

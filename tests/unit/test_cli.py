@@ -78,7 +78,7 @@ class TestMain:
         assert said.stderr == (f'holdfast: {file}, line 2: server.prot: there is no such key; did you mean "port"?\n')
 
     def test_a_public_address_without_a_key_is_refused(self, tmp_path: Path) -> None:
-        """S4.b: the server refuses to start on any address but loopback without a key."""
+        """S4.d: the server refuses to start on any address but loopback without a key."""
         said = run("serve", "--host", "0.0.0.0", "--port", "0", cwd=tmp_path)
         assert (said.returncode, said.stdout) == (2, "")
         assert "no API key is set" in said.stderr
@@ -97,13 +97,13 @@ class TestMain:
 class TestAddresses:
     @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "[::1]", "localhost", "::ffff:127.0.0.1"])
     def test_loopback_needs_no_key(self, host: str) -> None:
-        """S4.b: no key configured: open on loopback."""
+        """S4.c: no key configured: open on loopback."""
         assert is_loopback(resolve(host))
         require_key(ServerSettings(host=host), resolve(host))
 
     @pytest.mark.parametrize("host", ["0.0.0.0", "::", "", "192.168.1.5", "fe80::1", "::ffff:10.0.0.1"])
     def test_any_other_address_needs_one(self, host: str) -> None:
-        """S4.b: the server refuses to start on any other address."""
+        """S4.d: the server refuses to start on any other address."""
         assert not is_loopback(resolve(host))
         with pytest.raises(ConfigError, match="no API key is set"):
             require_key(ServerSettings(host=host), resolve(host))

@@ -44,7 +44,7 @@ def lend() -> tuple[BorrowedBody, Packets, Any]:
 
 
 async def test_headers_and_the_role_leave_together_at_once() -> None:
-    """C2.a: one packet, and nobody has to say anything for it."""
+    """C2.b: one packet, and nobody has to say anything for it."""
     body, packets, cycle = lend()
     assert body.start(Borrower(), b"role")
     await asyncio.sleep(0)
@@ -56,7 +56,7 @@ async def test_headers_and_the_role_leave_together_at_once() -> None:
 
 
 async def test_what_comes_in_the_same_step_goes_along() -> None:
-    """C2.a: in its order, and once."""
+    """C2.b: in its order, and once."""
     body, packets, _ = lend()
     body.start(Borrower(), b"role")
     body.push(b"word")
@@ -66,7 +66,7 @@ async def test_what_comes_in_the_same_step_goes_along() -> None:
 
 
 async def test_an_answer_that_ends_in_its_first_step_is_whole() -> None:
-    """C2.a: a run that had ended long ago, say."""
+    """C2.b: a run that had ended long ago, say."""
     body, packets, _ = lend()
     body.start(Borrower(), b"")
     body.end(b"all of it")

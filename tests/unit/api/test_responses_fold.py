@@ -186,7 +186,7 @@ def test_everything_that_can_happen_makes_a_sound_stream() -> None:
     after=st.integers(-1, 60),
 )
 def test_the_events_are_the_same_however_the_log_is_cut(cuts: list[int], gaps: list[float], after: int) -> None:
-    """P3.b, P9.b: event N is event N; what follows a number is the rest of the stream."""
+    """P3.b, P9.c: event N is event N; what follows a number is the rest of the stream."""
     whole = play(batches_of(LOG, cuts, gaps))
     beatless = [event for n, event in enumerate(whole) if n < 2 or event["type"] != "response.in_progress"]
     told = without_numbers(play(batches_of(LOG, [], [0.0])))
@@ -199,7 +199,7 @@ def test_the_events_are_the_same_however_the_log_is_cut(cuts: list[int], gaps: l
 @settings(max_examples=60, deadline=None)
 @given(gaps=st.lists(st.floats(0, 60), min_size=1, max_size=8), polls=st.lists(st.floats(0, 1), max_size=20))
 def test_a_reader_in_silence_gets_the_numbers_that_a_replay_has(gaps: list[float], polls: list[float]) -> None:
-    """P9.b: whenever the live stream shows a sign of life, the events after it keep their numbers."""
+    """P9.c: whenever the live stream shows a sign of life, the events after it keep their numbers."""
     batches = batches_of(LOG, [5, 9, 20, 23], gaps)
     now = 1000.0
     encoder = ResponseEncoder(make_envelope(), lambda: now, sse=False)

@@ -17,7 +17,7 @@ SETTINGS = Settings(model="scripted", agent=AgentSettings(prompt="", tools=()), 
 
 @pytest.mark.parametrize("lends", [True, False])
 async def test_it_serves_what_its_parts_say(lends: bool) -> None:
-    """C1, C2: with nothing but a scripted model, and over either kind of connection."""
+    """C1.a, C2.c: with nothing but a scripted model, and over either kind of connection."""
     async with ScriptedUpstream([says("Hello there.")] * 2) as upstream:
         async with open_local_server(parts=Parts(upstream=upstream), lends=lends) as local, Client(local.url) as client:
             for stream in (False, True):
@@ -37,7 +37,7 @@ async def test_its_parts_are_closed_with_it_and_nothing_listens_any_more() -> No
 
 
 async def test_limits_of_time_are_reached_by_moving_the_clock() -> None:
-    """R10: a minute of silence in no time at all."""
+    """R10.b: a minute of silence in no time at all."""
     silent: list[Step] = [[TextAdded(text="Half ")], asyncio.Event()]
     clock = ManualClock()
     async with ScriptedUpstream([silent]) as upstream:

@@ -118,7 +118,7 @@ async def test_the_end_of_the_run_goes_with_its_last_words() -> None:
 
 
 async def test_the_transcript_is_whole_whenever_somebody_looks() -> None:
-    """R7.b: also of what is no longer in memory, and looking changes nothing."""
+    """Also of what is no longer in memory, and looking changes nothing."""
     recorder, log = await recording()
     expected = Transcript()
     recorder.push([STARTED, TURN])

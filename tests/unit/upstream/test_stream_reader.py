@@ -48,14 +48,14 @@ async def test_every_read_with_a_frame_is_a_push_and_comments_are_none() -> None
 
 @pytest.mark.parametrize("size", [len(OTHER_FORM), 60, 7, 2])
 async def test_the_other_form_of_responses_is_read_wherever_it_is_cut(size: int) -> None:
-    """U11: nothing of what the strict reading had seen is lost, and nothing stands twice."""
+    """U11.a: nothing of what the strict reading had seen is lost, and nothing stands twice."""
     heard, response = await read(*cut(OTHER_FORM, size), protocol="responses")
     assert heard.deltas == ANSWER
     assert response.ended == ["released"]
 
 
 async def test_the_other_form_is_read_also_when_its_end_shows_that_it_is_needed() -> None:
-    """U11: the only frame that has come lacks its blank line."""
+    """U11.a: the only frame that has come lacks its blank line."""
     answer = {"type": "message", "content": [{"type": "output_text", "text": "Hello"}]}
     only = {"type": "response.completed", "response": {"status": "completed", "output": [answer]}}
     heard, response = await read(frames(only).rstrip(b"\n"), protocol="responses")
@@ -63,7 +63,7 @@ async def test_the_other_form_is_read_also_when_its_end_shows_that_it_is_needed(
 
 
 async def test_a_stream_is_kept_for_its_other_form_only_so_long() -> None:
-    """U11: a provider that sends comments for ever does not fill our memory."""
+    """A provider that sends comments for ever does not fill our memory."""
     few, _ = await read(*[COMMENT] * (MAX_KEPT_READS - 1), OTHER_FORM, protocol="responses")
     assert few.deltas == ANSWER
     many, response = await read(*[COMMENT] * MAX_KEPT_READS, OTHER_FORM, protocol="responses")
