@@ -13,7 +13,7 @@ from holdfast.agents.request import RunRequest
 from holdfast.clock import Clock, SystemClock
 from holdfast.config import AgentSettings, LimitSettings
 from holdfast.errors import ToolError
-from holdfast.events import Answered, ArgumentsAdded, Batch, Delta, Event, ToolCallBegan
+from holdfast.events import Answered, ArgumentsAdded, Batch, Delta, Event, RunEnded, ToolCallBegan
 from holdfast.ids import CallId, RunId, SessionId, make_run_id
 from holdfast.messages import Message, ToolSpec, Usage, user_says
 from holdfast.runs.log.subscription import Subscription
@@ -120,6 +120,13 @@ async def read_until(subscription: Subscription, kind: type, seconds: float = 10
             if any(isinstance(event, kind) for event in seen):
                 return seen
     raise AssertionError(f"no {kind.__name__} in {seen}")
+
+
+def outcome_of(events: list[Event]) -> Any:
+    """How the run of this log ended."""
+    last = events[-1]
+    assert isinstance(last, RunEnded)
+    return last.outcome
 
 
 async def ended(world: World, run: RunId, seconds: float = 10) -> None:

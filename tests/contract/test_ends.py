@@ -1,8 +1,6 @@
 """The end of a run where it is hard to save, to cut, or to take up after a crash: what is kept is what was told."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +15,6 @@ from holdfast.events import (
     Delta,
     Event,
     ReasoningAdded,
-    RunEnded,
     TextAdded,
     ToolCallBegan,
     ToolFinished,
@@ -32,19 +29,7 @@ from holdfast.store.memory import MemoryStore
 from holdfast.store.port import Store
 from holdfast.store.records import IdempotencyKey, Reserved, RunEnding, RunRecord
 from holdfast.testing.upstream import Step, says
-from tests.runs_world import FEW, World, asks_for, open_store, open_world, read_all, read_until
-
-
-@pytest.fixture(params=["memory", "sqlite"])
-async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
-    async with open_store(request.param, tmp_path) as opened:
-        yield opened
-
-
-def outcome_of(events: list[Event]) -> Any:
-    last = events[-1]
-    assert isinstance(last, RunEnded)
-    return last.outcome
+from tests.runs_world import FEW, World, asks_for, open_world, outcome_of, read_all, read_until
 
 
 def text_of(events: list[Event]) -> str:

@@ -1,8 +1,6 @@
 """Section R of the contract, on the supervisor, over both stores."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -43,24 +41,12 @@ from tests.runs_world import (
     asks_for,
     calls_tool,
     ended,
-    open_store,
     open_world,
+    outcome_of,
     read_all,
     read_batches,
     read_until,
 )
-
-
-@pytest.fixture(params=["memory", "sqlite"])
-async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
-    async with open_store(request.param, tmp_path) as opened:
-        yield opened
-
-
-def outcome_of(events: list[Event]) -> Any:
-    last = events[-1]
-    assert isinstance(last, RunEnded)
-    return last.outcome
 
 
 def assistant(text: str) -> AssistantMessage:
