@@ -1,4 +1,4 @@
-"""What is pushed to on a token's way from the provider's socket to the client's: one shape for every step of it.
+"""What is pushed to on a token's way from the provider's socket to the client's: a shape before the log, one behind it.
 
 A sink is called in the very step in which something came, so that no task is woken for a token; it waits for nothing.
 Who is pushed to and cannot take more says so, and is drained before the next push. docs/architecture.md has the table
@@ -37,11 +37,25 @@ ByteSink = Sink[bytes]
 """A body, on its way in or out."""
 
 
-class BatchSink(Protocol):
-    """A reader of a log that has read everything, and is pushed what becomes durable instead of being woken for it.
+class LogReader(Protocol):
+    """Somebody who is pushed every batch of a log, in the step in which it became durable.
 
-    No log waits for its readers, so there is nothing to drain: one that falls behind is left out, and reads on
-    by itself.
+    No log waits for its readers, so there is nothing to drain. Neither call raises.
+    """
+
+    def push(self, batch: Batch, /) -> None:
+        """This is new."""
+        ...
+
+    def abandon(self) -> None:
+        """There will be no log."""
+        ...
+
+
+class BatchSink(Protocol):
+    """Who shows a log to a client: pushed what becomes durable instead of being woken for it.
+
+    One that falls behind is pushed no more, and reads on by itself.
     """
 
     def push(self, batches: list[Batch], /) -> bool:

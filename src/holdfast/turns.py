@@ -31,6 +31,9 @@ class _OpenWords:
     metadata: Metadata | None = None
     closed: bool = False
 
+    def copy(self) -> "_OpenWords":
+        return _OpenWords(self.kind, self.summary, self.pieces.copy(), self.metadata, self.closed)
+
 
 @dataclass(slots=True)
 class OpenCall:
@@ -40,6 +43,10 @@ class OpenCall:
     name: str
     pieces: list[str] = field(default_factory=list)
     metadata: Metadata | None = None
+
+    def copy(self) -> "OpenCall":
+        """One that grows by itself."""
+        return OpenCall(self.id, self.name, self.pieces.copy(), self.metadata)
 
     @property
     def bytes_received(self) -> int:
@@ -58,6 +65,18 @@ class TurnFold:
         self._words: _OpenWords | None = None
         self.answered: Answered | None = None
         """How the provider said the turn ended; None: not yet, or never."""
+
+    def copy(self) -> "TurnFold":
+        """A fold that goes on by itself."""
+        other = TurnFold()
+        words = {id(part): part.copy() for part in self._parts if isinstance(part, _OpenWords)}
+        calls = {id(part): part.copy() for part in self._parts if isinstance(part, OpenCall)}
+        copies: dict[int, _OpenWords | OpenCall] = {**words, **calls}
+        other._parts = [copies[id(part)] for part in self._parts]
+        other._calls = {index: calls[id(call)] for index, call in self._calls.items()}
+        other._words = words[id(self._words)] if self._words is not None else None
+        other.answered = self.answered
+        return other
 
     def extend(self, events: Iterable[Event]) -> None:
         """Take the next events. The hot path: most are words that go on."""

@@ -23,7 +23,7 @@ from holdfast.events import (
 from holdfast.ids import BEFORE_FIRST, CallId, EventNumber, RunId, make_run_id
 from holdfast.messages import AssistantMessage, ToolMessage, Usage, user_says
 from holdfast.outcomes import Cancelled, Completed, Failed, Incomplete
-from holdfast.runs.log.reading import PAGE_EVENTS, read_transcript
+from holdfast.runs.log.reading import FOLD_EVENTS, read_transcript
 from holdfast.runs.recovery import recover
 from holdfast.store.memory import MemoryStore
 from holdfast.store.port import Store
@@ -208,7 +208,7 @@ async def test_a_restart_keeps_what_a_run_had_used(store: Store) -> None:
 async def test_a_restart_forgets_a_run_that_was_to_be_kept_by_nobody(store: Store) -> None:
     """P4.c: `store: false` is kept in no log and no session, crash or not."""
     record = await crash(store, CALLS, ephemeral=True)
-    assert await recover(store, SystemClock()) == 1
+    assert await recover(store, SystemClock()) == 0
     assert await store.get_run(record.id) is None
     assert await store.read_log(record.id, BEFORE_FIRST, 10) == []
     assert await store.get_session(record.session) is None
@@ -217,10 +217,10 @@ async def test_a_restart_forgets_a_run_that_was_to_be_kept_by_nobody(store: Stor
 @pytest.mark.parametrize("extra", [-1, 0, 1, 5])
 async def test_a_long_log_is_folded_whole_whatever_its_length(store: Store, extra: int) -> None:
     """R1.b: read page by page, with nothing lost between two pages."""
-    words: list[Event] = [TextAdded(text=f"{number} ") for number in range(2 * PAGE_EVENTS + extra - 1)]
+    words: list[Event] = [TextAdded(text=f"{number} ") for number in range(2 * FOLD_EVENTS + extra - 1)]
     record = await crash(store, [TurnStarted(turn=0, model="m"), *words])
     transcript = await read_transcript(store, record.id)
-    assert transcript.events == 2 * PAGE_EVENTS + extra
+    assert transcript.events == 2 * FOLD_EVENTS + extra
     assert transcript.text == "".join(word.text for word in words if isinstance(word, TextAdded))
 
 

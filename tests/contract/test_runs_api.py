@@ -161,6 +161,20 @@ async def test_runs_are_listed_by_page_status_session_and_model() -> None:
         assert (await world.client.get("/v1/runs?limit=none")).error["param"] == "limit"
 
 
+async def test_runs_that_wait_are_listed_page_by_page_among_many_that_do_not() -> None:
+    """J1.b: a page is full as long as there are more, wherever they stand."""
+    async with serving([SLOW] * 5) as world:
+        busy = [(await begin(world, session_id=name))["run_id"] for name in ("a", "b")]
+        queued = [(await begin(world, session_id="a"))["run_id"] for _ in range(2)]
+        busy.append((await begin(world, session_id="c"))["run_id"])
+        first = (await world.client.get("/v1/runs?status=queued&limit=1")).json
+        assert ([run["id"] for run in first["data"]], first["has_more"]) == ([queued[1]], True)
+        second = (await world.client.get(f"/v1/runs?status=queued&limit=1&before={queued[1]}")).json
+        assert ([run["id"] for run in second["data"]], second["has_more"]) == ([queued[0]], False)
+        every = (await world.client.get("/v1/runs?status=running&limit=2")).json
+        assert ([run["id"] for run in every["data"]], every["has_more"]) == ([busy[2], queued[1]], True)
+
+
 @pytest.mark.parametrize(("answer", "executed"), [({"approved": True}, True), ({"decision": "deny"}, False)])
 async def test_an_approval_is_shown_and_answered_from_another_client(
     tmp_path: Path, answer: dict[str, Any], executed: bool

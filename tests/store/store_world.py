@@ -6,6 +6,7 @@ import sqlite3
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from importlib import resources
 
 from holdfast.errors import StoreError
 from holdfast.events import Batch, Event, RunEnded, RunStarted, TextAdded
@@ -17,6 +18,8 @@ from holdfast.store.records import RunEnding, RunRecord, Surface
 from holdfast.store.sqlite import SqliteStore
 
 WAIT_SECONDS = 20
+NEWEST = sum(step.name.endswith(".sql") for step in (resources.files("holdfast.store.sqlite") / "sql").iterdir())
+"""The version of the schema that this program writes."""
 SESSION = SessionId("session_a")
 _numbers = itertools.count(1)
 

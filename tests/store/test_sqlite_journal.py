@@ -29,6 +29,7 @@ from holdfast.store.sqlite.log import SEGMENT_BYTES, read_batches
 from holdfast.store.sqlite.migrate import APPLICATION_ID
 from holdfast.store.sqlite.rows import encode
 from tests.store.store_world import (
+    NEWEST,
     WAIT_SECONDS,
     an_ending,
     append,
@@ -575,7 +576,7 @@ async def test_a_database_of_version_1_keeps_working_and_loses_nothing(tmp_path:
                 [(key, n, float(n), encode_events(texts(n, f"{n}").events)) for n in range(100)],
             )
     store = await SqliteStore.open(file)
-    assert _rows(store, "PRAGMA user_version") == [(3,)]
+    assert _rows(store, "PRAGMA user_version") == [(NEWEST,)]
     for record in (done, going):
         assert await whole_log(store, record.id, limit=17) == _words(100)
         assert [batch.at for batch in await store.read_log(record.id, EventNumber(96), 10)] == [97.0, 98.0, 99.0]

@@ -11,7 +11,7 @@ from holdfast.store.records import RunRecord
 from holdfast.store.sqlite import SqliteStore
 from holdfast.store.sqlite.database import connect_writer, prepare_file
 from holdfast.store.sqlite.migrate import migrate
-from tests.store.store_world import run_record
+from tests.store.store_world import NEWEST, run_record
 
 
 async def test_client_tools_and_metadata_leave_the_notes_of_their_surface(tmp_path: Path) -> None:
@@ -26,6 +26,7 @@ async def test_client_tools_and_metadata_leave_the_notes_of_their_surface(tmp_pa
         _write_body(old, noted, echo={"client_tools": ["weather"], "metadata": {"a": "b"}, "sealed": True})
         _write_body(old, plain, echo={"sealed": False})
         old.execute("UPDATE requests SET body = ? WHERE run = 3", (b'{"id": ',))
+        old.execute("DROP INDEX runs_unkept")
         old.execute("PRAGMA user_version = 2")
     store = await SqliteStore.open(file)
     found = await store.get_run(noted.id)
@@ -34,7 +35,7 @@ async def test_client_tools_and_metadata_leave_the_notes_of_their_surface(tmp_pa
     assert await store.get_run(plain.id) == msgspec.structs.replace(plain, echo={"sealed": False})
     await store.aclose()
     with closing(sqlite3.connect(file)) as now:
-        assert now.execute("PRAGMA user_version").fetchone() == (3,)
+        assert now.execute("PRAGMA user_version").fetchone() == (NEWEST,)
         assert now.execute("SELECT body FROM requests WHERE run = 3").fetchone() == (b'{"id": ',)
 
 
@@ -63,6 +64,6 @@ def test_a_file_that_another_process_makes_while_we_look_at_it_is_ours(tmp_path:
         ours.set_trace_callback(make_it_first)
         migrate(ours, file)
         ours.set_trace_callback(None)
-        assert ours.execute("PRAGMA user_version").fetchone() == (3,)
+        assert ours.execute("PRAGMA user_version").fetchone() == (NEWEST,)
     assert len(seen) > statement
     assert not any(query.startswith("CREATE") for query in seen)

@@ -91,6 +91,7 @@ async def test_a_large_store_is_not_slower_to_use_than_an_empty_one(tmp_path: Pa
         "list by model": lambda store: store.list_runs(RunFilter(model="demo/demo")),
         "page": lambda store: store.list_runs(RunFilter(before=RunId("run_old_000050"))),
         "unfinished": lambda store: store.unfinished_runs(),
+        "unkept": lambda store: store.unkept_runs(),
         "sessions": lambda store: store.list_sessions("", 50, 0),
         "get": lambda store: store.get_run(RunId("run_old_000001")),
         "read": lambda store: store.read_log(RunId("run_old_000001"), BEFORE_FIRST, 100),

@@ -273,6 +273,17 @@ async def test_messages_keep_the_time_at_which_they_were_said(store: Store) -> N
     assert [(stored.created_at, stored.run) for stored in path] == [(100.0, kept.id), (160.0, kept.id)]
 
 
+async def test_runs_that_nobody_keeps_are_found_going_or_ended(store: Store) -> None:
+    """P4.c: so that whoever opens the store can delete them."""
+    await whole_run(store, run_record())
+    going, over = run_record(ephemeral=True), run_record(ephemeral=True)
+    await store.create_run(going)
+    await whole_run(store, over)
+    assert await store.unkept_runs() == [going.id, over.id]
+    await store.delete_run(over.id)
+    assert await store.unkept_runs() == [going.id]
+
+
 async def test_an_ephemeral_run_leaves_no_trace_but_its_log_until_it_is_deleted(store: Store) -> None:
     """P4.c: nothing is kept, no session and no conversation moves."""
     record = run_record(ephemeral=True, surface="responses", conversation="holiday")

@@ -4,7 +4,7 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
-from holdfast.serving.on_uvicorn import BorrowedBody
+from holdfast.serving.on_uvicorn import UvicornBody
 
 HEAD = b"HTTP/1.1 200 OK\r\n\r\n"
 
@@ -28,7 +28,7 @@ class Borrower:
         raise AssertionError("nobody has left")
 
 
-def lend() -> tuple[BorrowedBody, Packets, Any]:
+def lend() -> tuple[UvicornBody, Packets, Any]:
     """A body whose headers have been made, and are held."""
     packets = Packets()
     flow = SimpleNamespace(write_paused=False, resume_reading=lambda: None)
@@ -36,7 +36,7 @@ def lend() -> tuple[BorrowedBody, Packets, Any]:
         flow=flow, transport=packets, disconnected=False, scope={}, keep_alive=True, on_response=lambda: None
     )
     connection = SimpleNamespace(loop=asyncio.get_running_loop(), scope=cycle.scope, headers=[], borrower=None)
-    body = BorrowedBody(connection, cycle)  # type: ignore[arg-type]
+    body = UvicornBody(connection, cycle)  # type: ignore[arg-type]
     body.buffer_headers()
     cycle.transport.write(HEAD)
     assert packets.sent == []

@@ -137,7 +137,8 @@ class Loop:
         for delta in deltas:
             kind = type(delta)
             if kind is TextAdded or kind is ArgumentsAdded or kind is ReasoningAdded:
-                output_bytes += len(delta.text)  # type: ignore[union-attr]
+                text: str = delta.text  # type: ignore[union-attr]
+                output_bytes += len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
         self._output_bytes = output_bytes
         is_keeping_up = self._run.push(deltas)
         if self._output_bytes > self._max_output_bytes:

@@ -10,9 +10,10 @@ from typing import Protocol
 from holdfast.events import Event
 from holdfast.ids import CallId
 from holdfast.messages import UserMessage
+from holdfast.sinks import EventSink
 
 
-class RunHandle(Protocol):
+class RunHandle(EventSink, Protocol):
     """A run that is going on, for its agent. It is the sink of its events."""
 
     def push(self, events: Sequence[Event], /) -> bool:

@@ -17,7 +17,7 @@ from starlette.types import ASGIApp
 from holdfast.api.about import routes as about
 from holdfast.api.chat_completions import routes as chat_completions
 from holdfast.api.conversations import routes as conversations
-from holdfast.api.middleware import EnvelopeMiddleware, KeyMiddleware, OriginMiddleware
+from holdfast.api.middleware import BoundaryMiddleware, KeyMiddleware, OriginMiddleware
 from holdfast.api.problems import answer_error, answer_http_error
 from holdfast.api.responses import routes as responses
 from holdfast.api.runs import routes as runs
@@ -59,7 +59,7 @@ def make_app(service: Service, *, page: Sequence[BaseRoute] = ()) -> Starlette:
     app = HoldfastApp(
         routes=[*ROUTES, *page],
         middleware=[
-            Middleware(EnvelopeMiddleware),
+            Middleware(BoundaryMiddleware),
             Middleware(
                 OriginMiddleware,
                 origins=server.cors_origins,

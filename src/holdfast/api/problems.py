@@ -1,4 +1,4 @@
-"""Errors as HTTP answers: one table from error class to status, one envelope, nothing of our inside on the wire (S7).
+"""Errors as HTTP answers: one table from error class to status, one envelope, no stack trace on the wire (S7).
 
 Every error answer has `{"error": {"message", "type", "param", "code"}}`, all four keys. Sits on the vocabulary.
 """

@@ -20,7 +20,7 @@ from holdfast.runs.live import LiveRun
 from holdfast.runs.log.transcript import Transcript
 from holdfast.runs.registry import Registry
 from holdfast.runs.start import withdraw
-from holdfast.runs.state import Move, Phase, Record
+from holdfast.runs.state import Admission, Move, Phase
 from holdfast.runs.sweep import Sweeper
 from holdfast.runs.telemetry.metrics import Metrics
 from holdfast.store.port import Store
@@ -46,15 +46,13 @@ class Executor:
 
     async def _execute(self, live: LiveRun, turn: "asyncio.Future[None]") -> None:
         outcome = await self._work(live, turn)
-        live.state.move(Move.FINISH)
-        self._metrics.upstream_closed(live, self._clock.monotonic())
-        transcript = await live.recorder.finish()
-        if live.state.record is Record.SAVING and live.saving is not None:
-            await asyncio.wait([live.saving])
-        if live.state.record is Record.REFUSED:
-            withdraw(live, self._registry)
-        else:
-            await self._close(live, outcome, _closing_events(live, outcome, transcript))
+        try:
+            await self._end(live, outcome)
+        except Exception:
+            # A bug of ours. Nobody may wait for this run for ever, nor its session; the next start closes its log.
+            logger.exception("run %s could not be ended", live.request.run)
+            live.recorder.abandon()
+            self._registry.remove(live)
 
     async def _work(self, live: LiveRun, turn: "asyncio.Future[None]") -> Outcome:
         """What becomes of the run, whatever happens; its last step before it is closed."""
@@ -88,9 +86,18 @@ class Executor:
             live.recorder.push([Warned(message=f"The stored history could not be read: {error.message}")])
             return ()
 
-    async def _close(self, live: LiveRun, outcome: Outcome, closing: Sequence[Event]) -> None:
+    async def _end(self, live: LiveRun, outcome: Outcome) -> None:
         """Save the end, tell it, and let the next run of the session begin."""
-        unsaved = await live.recorder.close(closing, outcome, live.request.input)
+        live.state.move(Move.FINISH)
+        self._metrics.upstream_closed(live, self._clock.monotonic())
+        whole = await live.recorder.finish()
+        if live.state.admission is Admission.PENDING and live.saving is not None:
+            await asyncio.wait([live.saving])
+        if live.state.admission is Admission.REFUSED:
+            withdraw(live, self._registry)
+            return
+        closing = _closing_events(live, outcome, whole)
+        unsaved = await live.recorder.close(whole, closing, outcome, live.request.input)
         if unsaved is not None:
             logger.error("run %s could not be saved yet: %s", live.request.run, live.recorder.failure)
             self._sweeper.save_later(live.request.run, unsaved)
@@ -101,7 +108,7 @@ class Executor:
             self._sweeper.purge_later(live)
 
 
-def _closing_events(live: LiveRun, outcome: Outcome, transcript: Transcript) -> list[Event]:
+def _closing_events(live: LiveRun, outcome: Outcome, whole: Transcript) -> list[Event]:
     # A message that was accepted and that no turn has seen is part of the conversation all the same (R13).
     unseen = [Steered(message=message) for message in live.take_messages()]
-    return [*close_interrupted(transcript, outcome, frozenset(live.record.client_tools)), *unseen]
+    return [*close_interrupted(whole, outcome, frozenset(live.record.client_tools)), *unseen]

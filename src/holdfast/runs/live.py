@@ -111,6 +111,8 @@ class LiveRun:
         with self.questions.open(call) as answer, self.waiting():
             self.state.move(Move.ASK)
             try:
+                # Nobody can answer what is not in the log; who sees it there can at once.
+                await self.drain()
                 async with asyncio.timeout(seconds):
                     return await answer
             except TimeoutError:
@@ -140,6 +142,12 @@ class LiveRun:
         if has_stepped and self.task is not None:
             self.task.cancel()
         return True
+
+    def ended(self) -> None:
+        """It has ended, or has never been: nothing keeps it any longer."""
+        if self._grace is not None:
+            self._grace.cancel()
+            self._grace = None
 
     # For its readers
 

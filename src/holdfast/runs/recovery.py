@@ -11,7 +11,7 @@ from holdfast.errors import LogConflictError
 from holdfast.ids import EventNumber
 from holdfast.outcomes import Incomplete
 from holdfast.runs.closing import close_interrupted
-from holdfast.runs.log.ending import Said, end_log
+from holdfast.runs.log.ending import end_log
 from holdfast.runs.log.reading import read_transcript
 from holdfast.store.port import Store
 from holdfast.store.records import RunRecord
@@ -21,12 +21,11 @@ logger = logging.getLogger(__name__)
 
 async def recover(store: Store, clock: Clock) -> int:
     """Close every run that the last process left open; how many there were."""
+    for run in await store.unkept_runs():
+        await store.delete_run(run)
     unfinished = await store.unfinished_runs()
     for record in unfinished:
-        if record.ephemeral:
-            await store.delete_run(record.id)
-        else:
-            await _close(store, record, clock)
+        await _close(store, record, clock)
     if unfinished:
         logger.warning("%d runs were cut off by the last stop and are closed as incomplete", len(unfinished))
     return len(unfinished)
@@ -38,8 +37,7 @@ async def _close(store: Store, record: RunRecord, clock: Clock) -> None:
     first, now = EventNumber(transcript.events), clock.now()
     events = close_interrupted(transcript, outcome, frozenset(record.client_tools))
     transcript.extend(events, now)
-    said = Said.so_far(transcript)
-    end = end_log(transcript, events, outcome, first=first, now=now, asked=record.input, said=said)
+    end = end_log(transcript, events, outcome, first=first, now=now, asked=record.input)
     try:
         await store.end_run(record.id, end.batch, end.ending)
     except LogConflictError:

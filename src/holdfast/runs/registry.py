@@ -44,6 +44,7 @@ class Registry:
         """It has ended, or has never been."""
         self._live.pop(live.request.run, None)
         self._lanes.leave(live)
+        live.ended()
 
     def get(self, run: RunId) -> LiveRun | None:
         """The run, if it is going on here."""

@@ -16,7 +16,7 @@ from holdfast.outcomes import Cancelled
 from holdfast.runs.live import LiveRun
 from holdfast.runs.log.subscription import Subscription
 from holdfast.runs.registry import Registry
-from holdfast.runs.state import Move, Record
+from holdfast.runs.state import Admission, Move
 from holdfast.runs.telemetry.tracing import Tracing
 from holdfast.store.port import RunLog
 from holdfast.store.records import IdempotencyKey, Reserved, RunRecord
@@ -41,7 +41,7 @@ class Started:
 
 
 class Starter:
-    """Begins runs."""
+    """Starts runs."""
 
     def __init__(
         self,
@@ -60,11 +60,11 @@ class Starter:
         self._store_is_well = True
         """The last run could be saved. If not, no model is asked before its run is saved, until one is."""
 
-    async def begin(self, request: RunRequest, key: IdempotencyKey | None) -> Started | Reserved:
-        """Begin a run, and subscribe to it from its start before it can say a word.
+    async def start(self, request: RunRequest, key: IdempotencyKey | None) -> Started | Reserved:
+        """Start a run, and subscribe to it from its start before it can say a word.
 
         Returns:
-            Reserved: the key is another run's, and nothing was begun.
+            Reserved: the key is another run's, and nothing was started.
 
         Raises:
             LimitReachedError, SessionBusyError: not now.
@@ -107,7 +107,7 @@ class Starter:
         if reserved is not None:
             self._refuse(live)
         else:
-            live.state.decide_record(Record.SAVED)
+            live.state.decide(Admission.SAVED)
             if live.task is None:
                 self._launch(live, turn)
         live.saving = None
@@ -115,9 +115,9 @@ class Starter:
 
     def _refuse(self, live: LiveRun) -> None:
         """It has never been. Whoever executes it leaves no trace of it; if nobody does, that is done here."""
-        live.state.decide_record(Record.REFUSED)
+        live.state.decide(Admission.REFUSED)
         if live.task is not None:
-            live.interrupt(Cancelled(reason="shutdown"))
+            live.interrupt(Cancelled(reason="shutdown"))  # Told to nobody: the run is withdrawn.
         else:
             withdraw(live, self._registry)
 

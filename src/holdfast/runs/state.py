@@ -12,16 +12,16 @@
 
 The law:
 
-1. A run has two sides: the work, drawn above, and its record, which is SAVING until the store has SAVED or REFUSED it.
-   The model is asked while the record is being saved; nothing of it is told, and no tool begins, before that is done.
+1. A run has two sides: the work, drawn above, and its admission, which is PENDING until the store has SAVED or REFUSED
+   it. The model is asked meanwhile; nothing of it is told, and no tool begins, before that is decided.
 2. Whatever stops a run (a person, its last reader, a limit, a newer run, the server's end) interrupts it, once: the
    first reason counts, and none counts any more once the outcome is known.
-3. A run whose record was saved ends as ENDED, with exactly one end in its log. One whose record was refused has never
-   been: WITHDRAWN, and nothing of it is kept or told.
-4. CLOSING is left only when the record is no longer SAVING: there is nothing to end before there is something kept.
+3. A run that was saved ends as ENDED, with exactly one end in its log. One that was refused has never been: WITHDRAWN,
+   and nothing of it is kept or told.
+4. CLOSING is left only when the admission is no longer PENDING: there is nothing to end before there is something kept.
 
-Everything that changes a run's state is decided here. Knows no clock, no store, no task and no HTTP; above it is
-`live`.
+What a run may do next is decided here, and nowhere else. Beside it stand the tasks that do it (`live`), and how far its
+log has come (`log/recorder`). Knows no clock, no store, no task and no HTTP; above it is `live`.
 """
 
 from enum import Enum, auto
@@ -49,10 +49,10 @@ class Phase(Enum):
     """It could not be saved at its start, or was somebody else's: it has never been."""
 
 
-class Record(Enum):
+class Admission(Enum):
     """Whether the store has taken a run."""
 
-    SAVING = auto()
+    PENDING = auto()
     SAVED = auto()
     REFUSED = auto()
 
@@ -96,8 +96,8 @@ NEXT: Final[dict[tuple[Phase, Move], Phase]] = {
     (Phase.CLOSING, Move.WITHDRAW): Phase.WITHDRAWN,
 }
 """What a move makes of a run; what is not here cannot happen."""
-_NEEDS: Final = {Move.CLOSE: Record.SAVED, Move.WITHDRAW: Record.REFUSED}
-"""What the record must be for a move."""
+_NEEDS: Final = {Move.CLOSE: Admission.SAVED, Move.WITHDRAW: Admission.REFUSED}
+"""What the admission must be for a move."""
 
 STATUS: Final[dict[Phase, LiveStatus]] = {
     Phase.STARTING: "queued",
@@ -119,11 +119,11 @@ class IllegalMoveError(Exception):
 class RunState:
     """One run's state."""
 
-    __slots__ = ("interruption", "phase", "record")
+    __slots__ = ("admission", "interruption", "phase")
 
     def __init__(self) -> None:
         self.phase = Phase.STARTING
-        self.record = Record.SAVING
+        self.admission = Admission.PENDING
         self.interruption: Cancelled | None = None
         """Why it was interrupted: the first reason."""
 
@@ -134,8 +134,10 @@ class RunState:
             IllegalMoveError: it does not say.
         """
         reached = NEXT.get((self.phase, move))
-        if reached is None or self.record is not _NEEDS.get(move, self.record):
-            raise IllegalMoveError(f"{move.name} of a run that is {self.phase.name}, its record {self.record.name}")
+        if reached is None or self.admission is not _NEEDS.get(move, self.admission):
+            raise IllegalMoveError(
+                f"{move.name} of a run that is {self.phase.name}, its admission {self.admission.name}"
+            )
         self.phase = reached
 
     def interrupt(self, why: Cancelled) -> bool:
@@ -146,15 +148,15 @@ class RunState:
         self.move(Move.INTERRUPT)
         return True
 
-    def decide_record(self, record: Literal[Record.SAVED, Record.REFUSED]) -> None:
+    def decide(self, admission: Literal[Admission.SAVED, Admission.REFUSED]) -> None:
         """The store has taken the run, or not; once.
 
         Raises:
             IllegalMoveError: it has been decided before.
         """
-        if self.record is not Record.SAVING:
-            raise IllegalMoveError(f"a record that is {self.record.name} cannot become {record.name}")
-        self.record = record
+        if self.admission is not Admission.PENDING:
+            raise IllegalMoveError(f"a run that is {self.admission.name} cannot become {admission.name}")
+        self.admission = admission
 
     @property
     def status(self) -> LiveStatus:

@@ -47,7 +47,7 @@ class Supervisor:
     # Starting
 
     async def start(self, request: RunRequest, key: IdempotencyKey | None = None) -> Started:
-        """Begin a run, and subscribe to it from its start before it can say a word; or find the one that has its key.
+        """Start a run, and subscribe to it from its start before it can say a word; or find the one that has its key.
 
         Raises:
             LimitReachedError, SessionBusyError: not now.
@@ -56,23 +56,23 @@ class Supervisor:
                 been asked already was left at once.
         """
         if key is None:
-            return await self._begin(request, None)
+            return await self._start(request, None)
         # One after the other: the same request twice must not find its own first in its way (R10, R11).
         while key.key in self._reserving:
             await self._reserving[key.key].wait()
         reserved = self._reserving[key.key] = asyncio.Event()
         try:
             first = await self._store.find_key(key.key)
-            return await (self._replay(first, key) if first is not None else self._begin(request, key))
+            return await (self._replay(first, key) if first is not None else self._start(request, key))
         finally:
             del self._reserving[key.key]
             reserved.set()
 
-    async def _begin(self, request: RunRequest, key: IdempotencyKey | None) -> Started:
+    async def _start(self, request: RunRequest, key: IdempotencyKey | None) -> Started:
         if self._closing:
             raise RequestError("The server is shutting down.", status=503, code="shutting_down")
-        begun = await self._starter.begin(request, key)
-        return await self._replay(begun, key) if isinstance(begun, Reserved) else begun
+        started = await self._starter.start(request, key)
+        return await self._replay(started, key) if isinstance(started, Reserved) else started
 
     async def _replay(self, first: Reserved, key: IdempotencyKey | None) -> Started:
         if key is None or first.fingerprint != key.fingerprint:

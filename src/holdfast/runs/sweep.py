@@ -5,6 +5,7 @@ Above: the supervisor, which owns its task. Below: the registry and the store's 
 
 import asyncio
 import logging
+from collections.abc import Sequence
 
 from holdfast.clock import Clock
 from holdfast.config import LimitSettings
@@ -52,40 +53,57 @@ class Sweeper:
             self._task.cancel()
             await asyncio.wait([self._task])
             self._task = None
-        try:
-            await self._tidy()
-        except StoreError:
-            logger.exception("%d runs could not be saved; they are closed at the next start", len(self._unsaved))
+        await self._save_ends()
+        if self._unsaved:
+            logger.error("%d runs could not be saved; they are closed at the next start", len(self._unsaved))
+        # Also what somebody still reads: what the server leaves behind is not theirs any more.
+        await self._purge(self._to_purge)
 
     async def _sweep(self) -> None:
         while True:
             await self._clock.sleep(SWEEP_SECONDS)
-            now = self._clock.monotonic()
-            for live in self._registry.all:
-                self._check_time(live, now)
             try:
-                await self._tidy()
-            except StoreError as error:
-                logger.warning("the store is not ready yet: %s", error)
+                self._check_times()
+                await self._save_ends()
+                await self._purge([live for live in self._to_purge if not live.readers])
+            except Exception:
+                # A bug of ours must not be the end of all limits.
+                logger.exception("the sweep did not finish")
 
-    def _check_time(self, live: LiveRun, now: float) -> None:
+    def _check_times(self) -> None:
+        now = self._clock.monotonic()
+        for live in self._registry.all:
+            if (message := self._exceeded(live, now)) is not None:
+                live.interrupt(Cancelled(reason="timeout", message=message))
+
+    def _exceeded(self, live: LiveRun, now: float) -> str | None:
+        """Which limit of time a run has reached."""
         since, limits = live.times.executing_since, self._limits
         if since is None:
-            return
+            return None
         if now - since > limits.run_seconds:
-            message = f"The run reached its limit of {limits.run_seconds:g} seconds (limits.run_seconds)."
-            live.interrupt(Cancelled(reason="timeout", message=message))
-        elif not live.is_waiting and now - live.times.active_at > limits.idle_seconds:
-            message = f"Nothing happened for {limits.idle_seconds:g} seconds (limits.idle_seconds)."
-            live.interrupt(Cancelled(reason="timeout", message=message))
+            return f"The run reached its limit of {limits.run_seconds:g} seconds (limits.run_seconds)."
+        if not live.is_waiting and now - live.times.active_at > limits.idle_seconds:
+            return f"Nothing happened for {limits.idle_seconds:g} seconds (limits.idle_seconds)."
+        return None
 
-    async def _tidy(self) -> None:
+    async def _save_ends(self) -> None:
+        """One that the store will not take does not keep the others from being saved."""
         for run, end in list(self._unsaved.items()):
             try:
                 await self._log.end_run(run, end.batch, end.ending)
             except LogConflictError:
                 logger.info("run %s was saved after all", run)
+            except StoreError as error:
+                logger.warning("run %s cannot be saved yet: %s", run, error)
+                continue
             del self._unsaved[run]
-        for live in [live for live in self._to_purge if not live.readers]:
-            await self._log.delete_run(live.request.run)
-            self._to_purge.remove(live)
+
+    async def _purge(self, runs: Sequence[LiveRun]) -> None:
+        for live in tuple(runs):
+            try:
+                await self._log.delete_run(live.request.run)
+            except StoreError as error:
+                logger.warning("run %s cannot be deleted yet: %s", live.request.run, error)
+            else:
+                self._to_purge.remove(live)

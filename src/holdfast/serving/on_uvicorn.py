@@ -2,9 +2,10 @@
 
 A stream that has borrowed it needs no task (R1, R3), and takes less than half the memory. What is not HTTP at all
 never reaches the app (S6, S7). The price: this leans on parts of uvicorn that are not its API. All of that is in this
-module and nowhere else; `find_missing_parts` looks at start whether they are there, pyproject.toml has the versions
-that were tried, and a test runs the lowest and the newest of them. Where something is missing, uvicorn is taken as it
-comes, which is slower and just as right.
+module and nowhere else; pyproject.toml has the versions that were tried, and a test runs the lowest and the newest of
+them. What borrowing needs is looked for at start (`find_missing_parts`): where something is missing, uvicorn's own
+connections are taken, which is slower and just as right. The server's own life (its listeners, its list of connections,
+its start and end) is leaned on in any case.
 
 Above: run, and the server for tests. Below: uvicorn, and the api's bodies and headers. Nothing about requests that can
 be read lives here.
@@ -26,7 +27,7 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from holdfast.api.middleware.envelope import DEFAULT_POLICY, SECURITY_HEADERS, make_request_id
+from holdfast.api.middleware.boundary import DEFAULT_POLICY, SECURITY_HEADERS, make_request_id
 from holdfast.api.problems import Problem
 from holdfast.api.streams.body import LENT_BODY, BodyOwner
 
@@ -74,7 +75,7 @@ class LendingConnection(HttpToolsProtocol):
 
     async def _answer(self, cycle: RequestResponseCycle, app: Any) -> None:
         """As uvicorn's `run_asgi`, but for an answer that goes on without its task."""
-        body = cycle.scope[LENT_BODY] = BorrowedBody(self, cycle)  # type: ignore[typeddict-unknown-key]
+        body = cycle.scope[LENT_BODY] = UvicornBody(self, cycle)  # type: ignore[typeddict-unknown-key]
         try:
             await app(cycle.scope, cycle.receive, cycle.send)
         except Exception:
@@ -183,7 +184,7 @@ _NOBODY: Final = _Nobody()
 class _Head:
     """In the place of a transport, for an answer's headers."""
 
-    def __init__(self, body: "BorrowedBody") -> None:
+    def __init__(self, body: "UvicornBody") -> None:
         self.write = body.keep_header
 
 
@@ -192,7 +193,7 @@ def _chunk(data: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(data), data) if data else b""
 
 
-class BorrowedBody:
+class UvicornBody:
     """The rest of one answer, to be borrowed."""
 
     __slots__ = ("_connection", "_cycle", "_flow", "_held", "_transport", "is_taken")

@@ -78,6 +78,10 @@ class RunLog(Protocol):
         """Runs that have not ended: at start, those that a crash has cut off (R8)."""
         ...
 
+    async def unkept_runs(self) -> list[RunId]:
+        """Ephemeral runs that are still there, ended or not: at start, those that should be gone (P4)."""
+        ...
+
     async def read_log(self, run: RunId, after: EventNumber, limit: int) -> list[Batch]:
         """Events after a number, `limit` of them at most, and at least one if there are any."""
         ...

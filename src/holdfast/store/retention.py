@@ -47,6 +47,9 @@ class Retention:
             except StoreError as error:
                 # The disk may be full, or the file held: the next round meets the same runs again.
                 logger.warning("the store's retention did not finish: %s", error)
+            except Exception:
+                # A bug of ours must not be the end of all retention.
+                logger.exception("the store's retention did not finish")
             await self._clock.sleep(ROUND_SECONDS)
 
     async def aclose(self) -> None:

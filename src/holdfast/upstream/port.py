@@ -71,7 +71,8 @@ class Upstream(Protocol):
     def ask(self, call: ModelCall, sink: DeltaSink) -> Awaitable[None]:
         """Ask, and push what comes: all that a socket read brought at once, `Answered` last. Then the call is over.
 
-        A push may be empty: something came that carries no delta, and it still counts as activity (U7).
+        A push may be empty: something came that carries no delta, and it still counts as activity (U7). The id of a
+        tool call is one that no other call of the conversation has.
         Cancelling whoever awaits it closes the connection at once (U17).
 
         Raises:

@@ -112,8 +112,7 @@ class LiveLog:
         await self.recorder.drain()
 
     async def end(self) -> None:
-        await self.recorder.finish()
-        await self.recorder.close([], Completed(), ())
+        await self.recorder.close(await self.recorder.finish(), [], Completed(), ())
 
     async def stream(self) -> None:
         """The request's own task, which is over when the stream has been handed over."""

@@ -112,8 +112,7 @@ async def test_the_end_of_the_run_goes_with_its_last_words() -> None:
     await log.commit()
     recorder.push([*words("two"), ANSWERED])
     assert len(log.handed_over) == 1
-    await recorder.finish()
-    await recorder.close([], Completed(), ())
+    await recorder.close(await recorder.finish(), [], Completed(), ())
     assert [type(event).__name__ for event in log.handed_over[1]] == ["TextAdded", "Answered", "RunEnded"]
 
 

@@ -30,7 +30,7 @@ from holdfast.messages import AssistantMessage, user_says
 from holdfast.outcomes import Cancelled
 from holdfast.runs.live import LiveRun
 from holdfast.runs.log.subscription import Subscription
-from holdfast.runs.state import NEXT, STATUS, IllegalMoveError, Move, Phase, Record, RunState
+from holdfast.runs.state import NEXT, STATUS, Admission, IllegalMoveError, Move, Phase, RunState
 from holdfast.runs.supervisor import Supervisor
 from holdfast.runs.telemetry.metrics import Metrics
 from holdfast.store.memory import MemoryStore
@@ -64,11 +64,11 @@ def test_whatever_has_no_outcome_yet_can_be_interrupted_and_nothing_else() -> No
 @pytest.mark.parametrize("move", Move)
 def test_a_move_that_the_table_does_not_have_is_refused(phase: Phase, move: Move) -> None:
     """A bug shows at once, and changes nothing."""
-    for record in Record:
+    for admission in Admission:
         state = RunState()
-        state.phase, state.record = phase, record
-        needed = {Move.CLOSE: Record.SAVED, Move.WITHDRAW: Record.REFUSED}.get(move, record)
-        if (phase, move) in NEXT and record is needed:
+        state.phase, state.admission = phase, admission
+        needed = {Move.CLOSE: Admission.SAVED, Move.WITHDRAW: Admission.REFUSED}.get(move, admission)
+        if (phase, move) in NEXT and admission is needed:
             state.move(move)
             assert state.phase is NEXT[phase, move]
         else:
@@ -85,19 +85,19 @@ def test_the_first_reason_of_an_interruption_counts() -> None:
     assert state.interruption == Cancelled(reason="timeout")
 
 
-def test_a_record_is_decided_once() -> None:
+def test_an_admission_is_decided_once() -> None:
     """R6.a: what was refused is not saved after all, nor the other way round."""
-    for first in (Record.SAVED, Record.REFUSED):
+    for first in (Admission.SAVED, Admission.REFUSED):
         state = RunState()
         _decide(state, first)
-        for second in (Record.SAVED, Record.REFUSED):
+        for second in (Admission.SAVED, Admission.REFUSED):
             with pytest.raises(IllegalMoveError):
                 _decide(state, second)
-        assert state.record is first
+        assert state.admission is first
 
 
-def _decide(state: RunState, record: Record) -> None:
-    state.decide_record(record)  # type: ignore[arg-type]
+def _decide(state: RunState, admission: Admission) -> None:
+    state.decide(admission)  # type: ignore[arg-type]
 
 
 # The table, walked by a real supervisor
@@ -147,7 +147,7 @@ class TracedState(RunState):
 
     def __init__(self, state: RunState) -> None:
         super().__init__()
-        self.phase, self.record, self.interruption = state.phase, state.record, state.interruption
+        self.phase, self.admission, self.interruption = state.phase, state.admission, state.interruption
         self.moves: list[tuple[Phase, Move]] = []
 
     def move(self, move: Move) -> None:
@@ -305,7 +305,7 @@ class Walk:
         record = await self.store.get_run(self.run)
         assert self.supervisor.registry.get(self.run) is None
         assert self.upstream.open == 0
-        if self.state.record is Record.REFUSED:
+        if self.state.admission is Admission.REFUSED:
             assert self.state.phase is Phase.WITHDRAWN
             assert (record, log, self.store.ended.count(self.run)) == (None, [], 0)
             for _, reading in self.readers:
@@ -462,8 +462,8 @@ class Life(RuleBasedStateMachine):
             return
         state = self.walk.state
         assert (state.phase is Phase.STOPPING) <= (state.interruption is not None)
-        assert (state.phase is Phase.ENDED) <= (state.record is Record.SAVED)
-        assert (state.phase is Phase.WITHDRAWN) <= (state.record is Record.REFUSED)
+        assert (state.phase is Phase.ENDED) <= (state.admission is Admission.SAVED)
+        assert (state.phase is Phase.WITHDRAWN) <= (state.admission is Admission.REFUSED)
         known = self.walk.supervisor.registry.get(self.walk.run) is not None
         assert known == (state.phase not in ENDS)
 

@@ -1,7 +1,7 @@
 """A run's log as chat completions: chunks for a stream, one object for a plain answer (C1-C9, C18).
 
 Both are made from events and outcomes alone; neither knows a request. The text delta is the hot shape and is put
-together from a prefix that was encoded once. Sits on the vocabulary, `endings` and `dialects`.
+together from a prefix that was encoded once. Sits on the vocabulary, `finish` and `dialects`.
 """
 
 from collections.abc import Sequence

@@ -17,7 +17,7 @@ from holdfast.errors import RequestError
 
 T = TypeVar("T")
 
-DRAIN_BYTES: Final = 50_000_000
+DISCARD_BYTES: Final = 50_000_000
 DRAIN_SECONDS: Final = 5.0
 """How much of a body that is too large is read and thrown away, and for how long, so that the client, which is still
 sending, gets to see the answer instead of a reset."""
@@ -42,7 +42,7 @@ async def read_body(request: Request) -> bytes:
     announced = headers.get("content-length", "")
     if announced.isdecimal() and int(announced) > limit:
         if headers.get("expect", "").lower() != "100-continue":
-            await _drain(request)
+            await _discard(request)
         raise _too_large(limit)
     pieces: list[bytes] = []
     size = 0
@@ -54,7 +54,7 @@ async def read_body(request: Request) -> bytes:
         size += len(piece)
         if size > limit:
             if message.get("more_body", False):
-                await _drain(request)
+                await _discard(request)
             raise _too_large(limit)
         pieces.append(piece)
         if not message.get("more_body", False):
@@ -67,13 +67,13 @@ def _too_large(limit: int) -> RequestError:
     )
 
 
-async def _drain(request: Request) -> None:
+async def _discard(request: Request) -> None:
     try:
         async with asyncio.timeout(DRAIN_SECONDS):
-            drained = 0
-            while drained < DRAIN_BYTES:
+            discarded = 0
+            while discarded < DISCARD_BYTES:
                 message = await request.receive()
-                drained += len(message.get("body", b""))
+                discarded += len(message.get("body", b""))
                 if message["type"] != "http.request" or not message.get("more_body", False):
                     return
     except TimeoutError:

@@ -13,6 +13,8 @@ from holdfast.errors import NotFoundError, RequestError
 
 MAX_ITEMS = 100
 DEFAULT_ITEMS = 20
+MAX_PAGE = 200
+"""For lists of our own, which the OpenAI API does not have."""
 
 
 class PageRequest(msgspec.Struct, frozen=True, kw_only=True):

@@ -4,7 +4,6 @@ Shared by every surface that starts runs. Sits on the service.
 """
 
 import hashlib
-import math
 from typing import Any, Final, Literal
 
 from starlette.requests import HTTPConnection
@@ -87,6 +86,10 @@ SDK_GRACE_SECONDS: Final = 1.5
 """Official SDKs send a plain request again within a second when its connection drops."""
 
 
+MAX_GRACE_SECONDS = 7 * 24 * 3600
+"""Who wants more means "continue"."""
+
+
 def default_on_disconnect(connection: HTTPConnection, *, stream: bool) -> Literal["cancel"] | float:
     """C15, C17: what a request that does not say means. Who is going to come back by itself is waited for."""
     headers = headers_of(connection.scope)
@@ -101,18 +104,18 @@ def parse_on_disconnect(value: Any) -> Literal["cancel", "continue"] | float | N
     """C17: what happens to the run when its last reader leaves; None: the request does not say.
 
     Raises:
-        RequestError: it is neither a word nor a number of seconds.
+        RequestError: it is neither a word nor a number of seconds up to a week.
     """
     match value:
         case None:
             return None
         case "cancel" | "continue":
             return "cancel" if value == "cancel" else "continue"
-        case int() | float() if not isinstance(value, bool) and value >= 0 and math.isfinite(value):
+        case int() | float() if not isinstance(value, bool) and 0 <= value <= MAX_GRACE_SECONDS:
             return float(value)
         case _:
             raise RequestError(
-                'on_disconnect must be "cancel", "continue" or a number of seconds.',
+                f'on_disconnect must be "cancel", "continue" or a number of seconds up to {MAX_GRACE_SECONDS}.',
                 param="on_disconnect",
                 code="invalid_value",
             )

@@ -1,7 +1,8 @@
 """`/v1/runs` (J1, J3): start, list, read, follow, stop, approve and steer runs. Sits on the supervisor."""
 
-from typing import Final, get_args
+from typing import Any, Final, get_args
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -10,7 +11,7 @@ from holdfast.api.answers import json_answer
 from holdfast.api.chat_messages import encode_message
 from holdfast.api.requests.body import convert, parse_object, read_body, read_object
 from holdfast.api.requests.idempotency import fingerprint_request
-from holdfast.api.requests.paging import query_number
+from holdfast.api.requests.paging import MAX_PAGE, query_number
 from holdfast.api.requests.run_start import run_headers, start_headers, start_run
 from holdfast.api.requests.targets import named_session, served_model, session_key, trace_parent
 from holdfast.api.routing import ApiRoute
@@ -29,7 +30,6 @@ from holdfast.ids import BEFORE_FIRST, CallId, EventNumber, RunId, SessionId, ma
 from holdfast.outcomes import LiveStatus, RunStatus
 from holdfast.store.records import PREVIEW_CHARACTERS, RunFilter
 
-MAX_PAGE: Final = 200
 LIVE: Final = get_args(LiveStatus)
 STATUSES: Final = get_args(RunStatus)
 
@@ -108,13 +108,18 @@ async def list_runs(request: Request) -> Response:
         before=RunId(before) if before else None,
         limit=limit + 1,
     )
-    found = await service.store.list_runs(chosen)
-    data = []
-    for record in found[:limit]:
-        run = encode_run(service.supervisor.view(record))
-        if status is None or run["status"] == status or (status == "running" and run["status"] in LIVE):
-            data.append({**run, "text": run["text"][:PREVIEW_CHARACTERS]})
-    return json_answer({"object": "list", "data": data, "has_more": len(found) > limit})
+    data: list[dict[str, Any]] = []
+    is_last = False
+    # The store knows that a run has not ended, not what it is doing: a page of those that wait is looked for.
+    while len(data) <= limit and not is_last:
+        found = await service.store.list_runs(chosen)
+        for record in found:
+            run = encode_run(service.supervisor.view(record))
+            if status is None or run["status"] == status or (status == "running" and run["status"] in LIVE):
+                data.append({**run, "text": run["text"][:PREVIEW_CHARACTERS]})
+        is_last = len(found) <= limit
+        chosen = msgspec.structs.replace(chosen, before=found[-1].id) if found else chosen
+    return json_answer({"object": "list", "data": data[:limit], "has_more": len(data) > limit})
 
 
 async def get_run(request: Request) -> Response:

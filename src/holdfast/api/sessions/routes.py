@@ -9,7 +9,7 @@ from starlette.responses import Response
 from holdfast.api.answers import json_answer
 from holdfast.api.requests.body import convert, parse_object, read_body
 from holdfast.api.requests.headers import check_header_text
-from holdfast.api.requests.paging import query_number
+from holdfast.api.requests.paging import MAX_PAGE, query_number
 from holdfast.api.routing import ApiRoute
 from holdfast.api.service import Service, service_of
 from holdfast.api.sessions.encode import encode_session, encode_stored
@@ -18,7 +18,6 @@ from holdfast.errors import NotFoundError, RequestError
 from holdfast.ids import NodeId, SessionId, make_session_id
 from holdfast.store.records import SessionRecord
 
-MAX_PAGE: Final = 200
 MAX_TITLE: Final = 500
 
 

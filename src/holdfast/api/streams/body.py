@@ -1,7 +1,7 @@
 """The rest of an answer whose headers are made: where a stream's bytes go, whatever kind of connection is behind it.
 
-Three kinds: lent by our own HTTP server (`serving.on_uvicorn`), any ASGI server's (`asgi`), and a WebSocket
-(`websocket`). Knows no format and no run.
+Three kinds: lent by our own HTTP server (`serving.on_uvicorn`), any ASGI server's, and a WebSocket (both in
+`api.streams.buffered`). Knows no format and no run.
 """
 
 from typing import Final, Protocol

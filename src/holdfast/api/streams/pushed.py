@@ -86,8 +86,6 @@ class PushedStream:
     def lost(self) -> None:
         """The client has gone."""
         self._close()
-        if self._catching_up is not None:
-            self._catching_up.cancel()
 
     def _go_on(self) -> None:
         """Follow, once there is nothing to catch up with; what is still in memory is shown at once."""
@@ -147,4 +145,6 @@ class PushedStream:
     def _close(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
+        if self._catching_up is not None and self._catching_up is not asyncio.current_task():
+            self._catching_up.cancel()
         self._subscription.leave()

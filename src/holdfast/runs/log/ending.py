@@ -21,18 +21,6 @@ class LogEnding(NamedTuple):
     ending: RunEnding
 
 
-class Said(NamedTuple):
-    """What a run has added to its conversation."""
-
-    messages: Sequence[Message]
-    text: str
-
-    @classmethod
-    def so_far(cls, transcript: Transcript) -> "Said":
-        """As a transcript has it now."""
-        return cls(transcript.messages(), transcript.text)
-
-
 def end_log(
     transcript: Transcript,
     events: Sequence[Event],
@@ -41,18 +29,16 @@ def end_log(
     first: EventNumber,
     now: float,
     asked: Sequence[Message],
-    said: Said,
 ) -> LogEnding:
     """The end of a run.
 
     Args:
-        transcript: the fold of its log; its usage and model are the run's.
+        transcript: the fold of its log, those events included; what it has said is saved as the answer.
         events: the last ones before `RunEnded`.
         outcome: how it ended.
         first: the number of the first of the events.
         now: Unix time.
         asked: the run's input.
-        said: what is saved as its answer.
     """
     return LogEnding(
         Batch(first, now, [*events, RunEnded(outcome=outcome, usage=transcript.usage)]),
@@ -60,8 +46,8 @@ def end_log(
             outcome=outcome,
             usage=transcript.usage,
             ended_at=now,
-            messages=(*asked, *said.messages),
-            text=said.text[:PREVIEW_CHARACTERS],
+            messages=(*asked, *transcript.messages()),
+            text=transcript.text[:PREVIEW_CHARACTERS],
             answered_by=transcript.model,
         ),
     )

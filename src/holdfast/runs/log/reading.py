@@ -7,7 +7,7 @@ from holdfast.ids import BEFORE_FIRST, EventNumber, RunId
 from holdfast.runs.log.transcript import Transcript
 from holdfast.store.port import RunLog
 
-PAGE_EVENTS: Final = 2000
+FOLD_EVENTS: Final = 2000
 """How much is read at once: bounds the memory, whatever the length of the log."""
 
 
@@ -29,7 +29,7 @@ async def fold_log(log: RunLog, run: RunId, fold: Folded) -> Folded:
         StoreUnavailableError: it cannot be read now.
     """
     after = BEFORE_FIRST
-    while batches := await log.read_log(run, after, PAGE_EVENTS):
+    while batches := await log.read_log(run, after, FOLD_EVENTS):
         for batch in batches:
             fold.add_batch(batch)
         after = EventNumber(batches[-1].end - 1)

@@ -1,4 +1,4 @@
-"""The recorder: the only thing that saves a run. Saved first, then told (R1, R6-R8).
+"""The recorder: the only thing that writes a live run's log. Saved first, then told (R1, R6-R8).
 
 The loop pushes events; the recorder appends them to the log, one batch in flight at a time, so that tokens which come
 while a commit is under way form the next batch by themselves. Subscribers see a batch only when it is durable.
@@ -6,8 +6,8 @@ Sits on the store's port; knows no HTTP and no model.
 """
 
 import asyncio
+import logging
 from collections.abc import Sequence
-from typing import Protocol
 
 from holdfast.clock import Clock
 from holdfast.errors import StoreError
@@ -15,10 +15,13 @@ from holdfast.events import Answered, Batch, Event, RunStarted, TurnStarted
 from holdfast.ids import EventNumber, RunId
 from holdfast.messages import Message
 from holdfast.outcomes import Failed, Outcome
-from holdfast.runs.log.ending import LogEnding, Said, end_log
+from holdfast.runs.log.ending import LogEnding, end_log
 from holdfast.runs.log.tail import Tail
 from holdfast.runs.log.transcript import Transcript
+from holdfast.sinks import LogReader
 from holdfast.store.port import RunLog
+
+logger = logging.getLogger(__name__)
 
 MAX_PENDING_EVENTS = 4096
 """How far a run may be ahead of the store before it waits."""
@@ -28,18 +31,6 @@ the run's end into that of the last token, instead of waiting for a commit of it
 _MORE_EXPECTED = frozenset({RunStarted, TurnStarted, Answered})
 PACE_SECONDS = 0.002
 """What came while a commit was under way waits so long for more: a stream this fast needs no commit a read."""
-
-
-class LogReader(Protocol):
-    """Somebody who is pushed every batch in the step in which it became durable. Neither call raises."""
-
-    def push(self, batch: Batch) -> None:
-        """This is new."""
-        ...
-
-    def abandon(self) -> None:
-        """There will be no log."""
-        ...
 
 
 class Recorder:
@@ -54,7 +45,6 @@ class Recorder:
         "_log",
         "_pending",
         "_timer",
-        "_told",
         "_transcript",
         "_waiters",
         "closed",
@@ -88,8 +78,6 @@ class Recorder:
         self._is_closing = False
         self._timer: asyncio.TimerHandle | None = None
         self._waiters: list[asyncio.Future[None]] = []
-        self._told: Said | None = None
-        """What readers had been told when the run was finished."""
 
     def push(self, events: Sequence[Event]) -> bool:
         """Record what happened. Returns at once; raises the StoreError that made recording impossible.
@@ -131,7 +119,11 @@ class Recorder:
         self._is_pacing = False
         self._pending = []
         self._in_flight = batch
-        self._log.append(self.run, batch, self._committed)
+        try:
+            self._log.append(self.run, batch, self._committed)
+        except Exception as error:
+            # No event of ours does this; it must not leave a run behind that waits for a commit for ever.
+            self._committed(_as_store_error(error, self.run))
 
     def _committed(self, error: StoreError | None) -> None:
         batch, self._in_flight = self._in_flight, None
@@ -203,55 +195,74 @@ class Recorder:
         return self.tail.read(after, self.end)
 
     async def finish(self) -> Transcript:
-        """Wait for what is in flight, and fold what is pending: that goes with the end of the log, in one commit.
+        """Wait for what is in flight. What is still pending goes with the end of the log, in one commit.
 
         Returns:
-            All that the run will ever have said and done, but for how it is closed.
+            All that the run will ever have said and done, but for how it is closed: a fold of its own, because what
+            readers are shown is only what is durable.
         """
         self._is_closing = True
         if self._timer is not None:
             self._timer.cancel()
         while self._in_flight is not None:
             await self.changed()
-        self._told = Said.so_far(self.transcript)
-        self.transcript.extend(self._pending, self._clock.now())
-        return self.transcript
+        whole = self.transcript.copy()
+        whole.extend(self._pending, self._clock.now())
+        return whole
 
-    async def close(self, closing: Sequence[Event], outcome: Outcome, asked: Sequence[Message]) -> LogEnding | None:
+    async def close(
+        self, whole: Transcript, closing: Sequence[Event], outcome: Outcome, asked: Sequence[Message]
+    ) -> LogEnding | None:
         """End the log, once finished: what is pending, what closes the run, and `RunEnded`, saved with the messages.
 
         Never fails: where the store cannot save, the end is told as a failure, and what should have been saved is
         returned to be tried again.
+
+        Args:
+            whole: what `finish` returned; becomes what readers are shown.
+            closing: the last events.
+            outcome: how the run ended.
+            asked: the run's input.
         """
-        assert self._told is not None, "close follows finish"
         if self.failure is None:
-            self.transcript.extend(closing, self._clock.now())
-            end = self._end([*self._pending, *closing], outcome, asked, Said.so_far(self.transcript))
+            whole.extend(closing, self._clock.now())
+            end = self._end(whole, [*self._pending, *closing], outcome, asked)
         else:
-            end = self._end([], _store_failed(self.failure), asked, self._told)
+            whole, end = self._end_as_told(self.failure, asked)
         try:
             await self._log.end_run(self.run, end.batch, end.ending)
-        except StoreError as error:
-            # What could not be saved is not told, and what is saved later is what was told.
-            self.failure = error
-            end = self._end([], _store_failed(error), asked, self._told)
-            self._publish(end.batch)
+        except Exception as error:
+            self.failure = _as_store_error(error, self.run)
+            whole, end = self._end_as_told(self.failure, asked)
+            self._publish(whole, end.batch)
             return end
-        self._publish(end.batch)
+        self._publish(whole, end.batch)
         return None
 
-    def _end(self, events: Sequence[Event], outcome: Outcome, asked: Sequence[Message], said: Said) -> LogEnding:
-        now = self._clock.now()
-        return end_log(self.transcript, events, outcome, first=self.end, now=now, asked=asked, said=said)
+    def _end_as_told(self, error: StoreError, asked: Sequence[Message]) -> tuple[Transcript, LogEnding]:
+        """What could not be saved is not told, and what is saved later is what was told."""
+        return self.transcript, self._end(self.transcript, [], _store_failed(error), asked)
 
-    def _publish(self, batch: Batch) -> None:
-        self.transcript.add(batch.events[-1], batch.at)
+    def _end(self, whole: Transcript, events: Sequence[Event], outcome: Outcome, asked: Sequence[Message]) -> LogEnding:
+        return end_log(whole, events, outcome, first=self.end, now=self._clock.now(), asked=asked)
+
+    def _publish(self, whole: Transcript, batch: Batch) -> None:
+        whole.add(batch.events[-1], batch.at)
+        self._transcript = whole
         self.end = batch.end
         self._folded = self.end
         self.tail.append(batch)
         self.closed = True
         self._wake()
         self._notify(batch)
+
+
+def _as_store_error(error: Exception, run: RunId) -> StoreError:
+    """What a store raises of its own is told as it is; anything else is a bug of ours, and its trace is kept."""
+    if isinstance(error, StoreError):
+        return error
+    logger.error("the log of run %s could not be written", run, exc_info=error)
+    return StoreError(f"{type(error).__name__}: {error}")
 
 
 def _store_failed(error: StoreError) -> Failed:

@@ -1,7 +1,7 @@
 """The fold of a run's log: its messages, text, usage, tools and outcome (R1).
 
 Live runs keep one as they go, plain answers and replays make one from the log, and recovery closes a crashed run from
-one; so none can say what another contradicts. No I/O, no clock. Sits on the vocabulary and `upstream.fold`.
+one; so none can say what another contradicts. No I/O, no clock. Sits on the vocabulary.
 """
 
 from collections.abc import Sequence
@@ -82,6 +82,14 @@ class Transcript:
         self._turn: TurnFold | None = None
         self._turn_dropped = False
         self._text: list[str] = []
+
+    def copy(self) -> "Transcript":
+        """A fold that goes on by itself."""
+        other = Transcript.__new__(Transcript)
+        for name in self.__slots__:
+            value = getattr(self, name)
+            setattr(other, name, value.copy() if isinstance(value, list | dict | TurnFold) else value)
+        return other
 
     def add_batch(self, batch: Batch) -> None:
         """Take the next events of the log."""

@@ -117,6 +117,10 @@ class MemoryRunLog:
         """Runs that have not ended."""
         return list(self._tables.read(self._tables.unfinished).values())
 
+    async def unkept_runs(self) -> list[RunId]:
+        """Ephemeral runs that are still there, ended or not."""
+        return [run for run, kept in self._tables.read(self._tables.runs).items() if kept.record.ephemeral]
+
     async def read_log(self, run: RunId, after: EventNumber, limit: int) -> list[Batch]:
         """Events after a number, `limit` of them at most, and at least one if there are any."""
         found = self._tables.read(self._tables.runs.get(run))

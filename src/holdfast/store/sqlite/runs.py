@@ -136,6 +136,11 @@ class SqliteRunLog:
         query = f"{SELECT_RUNS} WHERE runs.outcome IS NULL ORDER BY runs.key"
         return await self._readers.run(lambda connection: [as_run(row) for row in connection.execute(query)])
 
+    async def unkept_runs(self) -> list[RunId]:
+        """Ephemeral runs that are still there, ended or not."""
+        query = "SELECT id FROM runs WHERE ephemeral ORDER BY key"
+        return await self._readers.run(lambda connection: [RunId(run) for (run,) in connection.execute(query)])
+
     async def read_log(self, run: RunId, after: EventNumber, limit: int) -> list[Batch]:
         """Events after a number, `limit` of them at most, and at least one if there are any."""
         return await self._readers.run(lambda connection: read_batches(connection, run, after, limit))

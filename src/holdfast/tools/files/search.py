@@ -15,7 +15,7 @@ from typing import Any, Final
 
 SKIPPED_DIRECTORIES: Final = frozenset({"node_modules", "__pycache__", "venv"})
 """Not entered unless asked for, like all whose names begin with a dot."""
-MAX_FILE_BYTES: Final = 5_000_000
+MAX_SEARCHED_BYTES: Final = 5_000_000
 MAX_LINE_CHARACTERS: Final = 2_000
 """Longer lines are searched this far."""
 SHOWN_CHARACTERS: Final = 300
@@ -73,9 +73,9 @@ def search_file(name: str, directory: int, pattern: re.Pattern[str]) -> Iterator
         return
     with os.fdopen(descriptor, "rb") as file:
         status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_FILE_BYTES:
+        if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_SEARCHED_BYTES:
             return
-        content = file.read(MAX_FILE_BYTES)
+        content = file.read(MAX_SEARCHED_BYTES)
     if b"\0" in content[:8192]:
         return
     for number, line in enumerate(content.decode("utf-8", "replace").split("\n"), start=1):

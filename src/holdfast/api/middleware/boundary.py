@@ -38,7 +38,7 @@ def make_request_id() -> str:
     return f"req_{secrets.token_hex(12)}"
 
 
-class EnvelopeMiddleware:
+class BoundaryMiddleware:
     """Pure ASGI."""
 
     def __init__(self, app: ASGIApp) -> None:
