@@ -199,6 +199,20 @@ async def test_a_grace_period_lets_a_reader_come_back(store: Store) -> None:
         assert record.outcome == Cancelled(reason="client_disconnect")
 
 
+async def test_who_comes_back_and_leaves_again_has_the_whole_grace_again(store: Store) -> None:
+    """C17.a: seconds of grace to come back in, counted from the last time that nobody was there."""
+    gate = asyncio.Event()
+    async with open_world(store, [[gate, *says("fine")]]) as world:
+        started = await world.start(on_disconnect=0.6)
+        started.subscription.leave()
+        await asyncio.sleep(0.4)
+        (await world.supervisor.subscribe(started.run)).leave()
+        await asyncio.sleep(0.4)
+        back = await world.supervisor.subscribe(started.run)
+        gate.set()
+        assert outcome_of(await read_all(back)) == Completed()
+
+
 async def test_stop_interrupts_mid_await_and_keeps_exactly_what_had_arrived(store: Store) -> None:
     """R5.a, R5.b: it answers whether there was something to stop, and what was saved is there when it answers."""
     async with open_world(store, [[[TextAdded(text="half an ans")], asyncio.Event()]]) as world:
@@ -383,6 +397,24 @@ async def test_executing_runs_are_limited_and_finished_ones_do_not_count(store: 
         assert full.value.retry_after_seconds >= 1
         await w.supervisor.stop(second.run)
         assert outcome_of(await w.run(session="s4")) == Completed()
+
+
+async def test_a_run_counts_as_executing_from_its_turn_on(store: Store) -> None:
+    """R10.a: while it waits for its session it does not count; once its turn has come it does, like any other."""
+    gate = asyncio.Event()
+    turns: list[list[Step]] = [[gate, *says("one")], [asyncio.Event()], [asyncio.Event()]]
+    async with open_world(store, turns, limits=LimitSettings(max_concurrent_runs=2)) as world:
+        one = await world.start(lane="wait")
+        await world.start(lane="wait")
+        registry = world.supervisor.registry
+        assert (registry.executing, registry.waiting) == (1, 1)
+        gate.set()
+        await ended(world, one.run)
+        await world.upstream.asked(2)
+        assert (registry.executing, registry.waiting) == (1, 0)
+        await world.start(session="s2", lane="wait")
+        with pytest.raises(LimitReachedError):
+            await world.start(session="s3", lane="wait")
 
 
 @pytest.mark.parametrize("limit", ["run_seconds", "idle_seconds"])
