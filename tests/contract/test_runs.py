@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from holdfast.clock import SystemClock
-from holdfast.config import AgentSettings, LimitSettings
+from holdfast.config import AgentSettings, ApprovalMode, LimitSettings
 from holdfast.errors import LimitReachedError, NotFoundError, RequestError, SessionBusyError, TransportLostError
 from holdfast.events import (
     Answered,
@@ -499,6 +499,27 @@ async def test_an_approval_pauses_the_run_until_it_is_answered(store: Store, app
         assert [(e.approved, e.by) for e in answers] == [(approved, "client")]
         with pytest.raises(RequestError):
             world.supervisor.answer_approval(started.run, None, True)
+
+
+@pytest.mark.parametrize(
+    ("policy", "asks"),
+    [
+        ({"*": "auto", "ec*": "ask"}, True),
+        ({"ec*": "ask", "*": "auto"}, True),
+        ({"*": "ask", "e*": "deny", "ec*": "auto"}, False),
+        ({"echo": "auto", "[e][c][h][o]": "ask"}, False),
+        ({"hang": "ask"}, False),
+    ],
+)
+async def test_the_policy_nearest_to_a_tools_name_decides(
+    store: Store, policy: dict[str, ApprovalMode], asks: bool
+) -> None:
+    """R12.a: its own name first, then the longest pattern, in whichever order they stand; else it is carried out."""
+    agent = AgentSettings(prompt="", approval=policy, approval_seconds=0.02)
+    async with open_world(store, [asks_for(("echo", "{}")), says("ok")], agent=agent) as world:
+        events = await world.run()
+        assert any(isinstance(event, ApprovalAsked) for event in events) is asks
+        assert bool(world.tools.done) is not asks
 
 
 async def test_an_approval_denies_itself_in_time_and_where_nobody_can_be_asked(store: Store) -> None:
