@@ -177,24 +177,6 @@ async def test_a_socket_needs_the_key_and_shows_failures_and_silence() -> None:
             assert failed["type"] == "response.failed" and failed["response"]["error"]["message"]
 
 
-async def test_a_long_answer_arrives_whole_however_large_its_pieces_are() -> None:
-    """R7.a, P3.a: what the connection cannot take at once waits for it, and comes."""
-    pieces = ("a" * 300_000, "b" * 300_000, "c" * 300_000, "the end.")
-    async with serving([Reply(text=pieces, delay_seconds=0.02)]) as world:
-        async with connected(world) as socket:
-            await socket.send("Go on and on")
-            await world.ended(await first_run(world))
-            events = await socket.rest()
-    check_events(events)
-    assert text_of(events[-1]["response"]) == "".join(pieces)
-
-
-async def first_run(world: World) -> str:
-    await world.provider.received()
-    (live,) = world.server.service.supervisor.registry.all
-    return live.request.run
-
-
 async def test_a_connection_ends_when_it_is_too_old(monkeypatch: pytest.MonkeyPatch) -> None:
     """P3.a: it says why, and closes; what it was answering is answered first."""
     monkeypatch.setattr("holdfast.api.responses.socket.CONNECTION_SECONDS", 0.3)
