@@ -13,7 +13,9 @@ def is_alive(pid: int) -> bool:
 
 def living_children() -> set[int]:
     """The children of this process, whichever thread has started them."""
-    found: set[int] = set()
-    for thread in Path("/proc/self/task").iterdir():
-        found.update(int(pid) for pid in (thread / "children").read_text().split())
-    return {pid for pid in found if is_alive(pid)}
+    while True:
+        try:
+            threads = [(thread / "children").read_text() for thread in Path("/proc/self/task").iterdir()]
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # A thread has ended meanwhile, and its children are another's now.
+        return {pid for children in threads for pid in map(int, children.split()) if is_alive(pid)}

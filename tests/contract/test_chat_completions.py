@@ -1045,6 +1045,21 @@ async def test_a_run_that_is_stopped_tells_its_readers_what_they_have() -> None:
 # R12: approvals in a chat stream
 
 
+async def test_a_plain_request_whose_run_outlives_it_can_be_asked_about(tmp_path: Path) -> None:
+    """R12.c: a detached run has somebody to ask, also while its client waits for a plain answer."""
+    agent = AgentSettings(prompt="", tools=("files",), workspace=str(tmp_path), approval="ask")
+    call = Reply(calls=(tool_call("write_file", path="a.txt", content="x"),))
+    async with serving([call, Reply(text="Written.")], agent=agent) as world:
+        plain = asyncio.ensure_future(world.client.chat(on_disconnect="continue"))
+        async with asyncio.timeout(5):
+            while not (waiting := (await world.client.get("/v1/runs?status=waiting_approval")).json["data"]):
+                assert not plain.done()
+                await asyncio.sleep(0.01)
+        await world.client.post(f"/v1/runs/{waiting[0]['id']}/approval", {"approved": True})
+        assert (await plain).text == "Written."
+    assert (tmp_path / "a.txt").read_text() == "x"
+
+
 async def test_an_approval_is_shown_in_the_stream_and_denied_where_nobody_can_be_asked(tmp_path: Path) -> None:
     """R12.a, R12.c: a stream shows the question with its arguments; a plain one that dies with its client cannot."""
     agent = AgentSettings(prompt="", tools=("files",), workspace=str(tmp_path), approval="ask")

@@ -104,6 +104,19 @@ async def test_a_client_that_leaves_with_requests_waiting_is_noticed_at_once(mor
         await client.nobody_runs()
 
 
+async def test_a_client_that_leaves_before_a_plain_answer_with_a_request_waiting_is_noticed_at_once() -> None:
+    """R3.c: it is the request that is being answered whose client has gone, not only the newest one."""
+    async with serving([HOLDING]) as world, raw(world) as client:
+        await client.send(chat(stream=False))
+        asked = await world.provider.received()
+        await client.send(HEALTH)
+        await asyncio.sleep(0.05)
+        client.writer.transport.abort()
+        await client.nobody_runs()
+        await asked.closed()
+        assert asked.closed_by_peer
+
+
 async def test_a_client_that_leaves_with_a_request_waiting_and_nothing_answered_is_no_error(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

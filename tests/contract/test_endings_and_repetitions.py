@@ -17,7 +17,7 @@ from holdfast.testing import Reply, tool_call
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.upstream import ScriptedUpstream, Turn, says
 from tests.runs_world import FEW, open_world, read_all
-from tests.serving import CHAT, asking, send_bytes, serving, serving_parts
+from tests.serving import CHAT, KEY, asking, send_bytes, serving, serving_parts
 
 
 class UnhurriedStore(MemoryStore):
@@ -44,6 +44,37 @@ async def test_the_same_request_at_the_same_time_is_not_in_its_own_way(lane: str
         answers = await asyncio.gather(*asked)
         assert [answer.status for answer in answers] == [200] * 5
         assert {answer.text for answer in answers} == {"Once."}
+
+
+SURFACES = [(CHAT, asking()), ("/v1/responses", {"input": "Hello?"}), ("/v1/runs", {"input": "Hello?"})]
+
+
+@pytest.mark.parametrize("header", ["X_Holdfast_Session_Id", "X_Holdfast_Session_Key"])
+@pytest.mark.parametrize(("path", "body"), SURFACES)
+async def test_the_same_words_for_somebody_else_are_another_request(path: str, body: Any, header: str) -> None:
+    """C15.c, J3: whose session and whose memory are part of what makes two requests the same: 409, nobody's answer."""
+    async with serving([Reply(text="For Ann.")], key=KEY) as world:
+        first = await world.client.post(path, body, **{"Idempotency-Key": "k", header: "ann"})
+        again = await world.client.post(path, body, **{"Idempotency-Key": "k", header: "ann"})
+        other = await world.client.post(path, body, **{"Idempotency-Key": "k", header: "bob"})
+        await world.ended(first.headers["X-Holdfast-Run-Id"])
+    assert (again.status, again.headers["Idempotency-Replayed"]) == (first.status, "true")
+    assert (other.status, other.error["code"]) == (409, "idempotency_key_conflict")
+
+
+@pytest.mark.parametrize("header", ["X_Holdfast_Session_Id", "X_Holdfast_Session_Key"])
+@pytest.mark.parametrize(("path", "body"), SURFACES)
+async def test_an_sdks_retry_does_not_attach_to_somebody_elses_run(path: str, body: Any, header: str) -> None:
+    """C15.e: the same body while the first is still running, but for another session or another memory."""
+    async with serving([Reply(text="For Ann.", hold_after=0), Reply(text="For Bob.")], key=KEY) as world:
+        ann = asyncio.ensure_future(world.client.post(path, body, **{header: "ann"}))
+        asked = await world.provider.received()
+        bob = await world.client.post(path, body, **{header: "bob", "X_Stainless_Retry_Count": "1"})
+        asked.release()
+        first = (await ann).headers["X-Holdfast-Run-Id"]
+        assert bob.headers["X-Holdfast-Run-Id"] != first
+        assert "Idempotency-Replayed" not in bob.headers
+        await world.ended(first)
 
 
 async def test_a_run_that_nobody_is_connected_to_is_not_accepted_and_then_cancelled() -> None:

@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 
 from holdfast.clock import SystemClock
-from holdfast.config import LimitSettings
+from holdfast.config import AgentSettings, LimitSettings
 from holdfast.errors import StoreUnavailableError, TransportLostError
 from holdfast.events import (
     Answered,
+    ApprovalAsked,
     ArgumentsAdded,
     Batch,
     Delta,
@@ -24,12 +25,14 @@ from holdfast.ids import BEFORE_FIRST, CallId, EventNumber, RunId, make_run_id
 from holdfast.messages import AssistantMessage, ToolMessage, Usage, user_says
 from holdfast.outcomes import Cancelled, Completed, Failed, Incomplete
 from holdfast.runs.log.reading import FOLD_EVENTS, read_transcript
+from holdfast.runs.log.tail import TAIL_EVENTS
 from holdfast.runs.recovery import recover
+from holdfast.runs.sweep import SWEEP_SECONDS
 from holdfast.store.memory import MemoryStore
 from holdfast.store.port import Store
 from holdfast.store.records import IdempotencyKey, Reserved, RunEnding, RunRecord
 from holdfast.testing.upstream import Step, says
-from tests.runs_world import FEW, World, asks_for, open_world, outcome_of, read_all, read_until
+from tests.runs_world import FEW, World, asks_for, ended, open_world, outcome_of, read_all, read_until
 
 
 def text_of(events: list[Event]) -> str:
@@ -122,6 +125,19 @@ async def test_the_idle_limit_holds_after_a_tool_has_run(store: Store) -> None:
     assert "limits.idle_seconds" in outcome_of(events).message
 
 
+async def test_waiting_for_a_persons_word_is_not_idling(store: Store) -> None:
+    """R10.c, R12.a: a question has a time limit of its own, and may take longer than silence may."""
+    agent = AgentSettings(prompt="", approval="ask")
+    turns = [asks_for(("echo", "{}")), says("done")]
+    async with open_world(store, turns, agent=agent, limits=LimitSettings(idle_seconds=0.3)) as world:
+        started = await world.start()
+        await read_until(started.subscription, ApprovalAsked)
+        await asyncio.sleep(0.3 + 3 * SWEEP_SECONDS)
+        world.supervisor.answer_approval(started.run, None, approved=True)
+        assert outcome_of(await read_all(started.subscription)) == Completed()
+        assert len(world.tools.done) == 1
+
+
 @pytest.mark.parametrize("kind", ["text", "reasoning", "arguments"])
 async def test_the_limit_of_output_counts_whatever_the_model_says(store: Store, kind: str) -> None:
     """R10.f: text, reasoning and the arguments of calls alike."""
@@ -203,6 +219,23 @@ async def test_a_restart_keeps_what_a_run_had_used(store: Store) -> None:
     assert kept is not None
     assert kept.usage == Usage(input_tokens=7, output_tokens=5)
     assert (await read_transcript(store, record.id)).usage == kept.usage
+
+
+async def test_what_is_to_be_kept_by_nobody_is_there_until_its_slowest_reader_has_it(store: Store) -> None:
+    """C1.b, R7.a: `store: false` keeps nothing once the answer has been read, by everybody who reads it."""
+    words: list[Delta] = [TextAdded(text=f"{number} ") for number in range(TAIL_EVENTS)]
+    turn: list[Step] = [step for _ in range(4) for step in (words, 0.01)]
+    async with open_world(store, [[*turn, [Answered(finish="stop", model="scripted")]]]) as world:
+        started = await world.start(ephemeral=True)
+        slow = await world.supervisor.subscribe(started.run)
+        quick = await read_all(started.subscription)
+        await ended(world, started.run)
+        await asyncio.sleep(3 * SWEEP_SECONDS)
+        assert await read_all(slow) == quick
+        async with asyncio.timeout(5):
+            while await store.get_run(started.run) is not None:
+                await asyncio.sleep(0.01)
+    assert sum(isinstance(event, TextAdded) for event in quick) == 4 * len(words)
 
 
 async def test_a_restart_forgets_a_run_that_was_to_be_kept_by_nobody(store: Store) -> None:

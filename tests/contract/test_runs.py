@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from holdfast.clock import SystemClock
-from holdfast.config import AgentSettings, LimitSettings
+from holdfast.config import AgentSettings, ApprovalMode, LimitSettings
 from holdfast.errors import LimitReachedError, NotFoundError, RequestError, SessionBusyError, TransportLostError
 from holdfast.events import (
     Answered,
@@ -183,6 +183,20 @@ async def test_a_grace_period_lets_a_reader_come_back(store: Store) -> None:
         record = await world.store.get_run(other.run)
         assert record is not None
         assert record.outcome == Cancelled(reason="client_disconnect")
+
+
+async def test_who_comes_back_and_leaves_again_has_the_whole_grace_again(store: Store) -> None:
+    """C17.a: seconds of grace to come back in, counted from the last time that nobody was there."""
+    gate = asyncio.Event()
+    async with open_world(store, [[gate, *says("fine")]]) as world:
+        started = await world.start(on_disconnect=0.6)
+        started.subscription.leave()
+        await asyncio.sleep(0.4)
+        (await world.supervisor.subscribe(started.run)).leave()
+        await asyncio.sleep(0.4)
+        back = await world.supervisor.subscribe(started.run)
+        gate.set()
+        assert outcome_of(await read_all(back)) == Completed()
 
 
 async def test_stop_interrupts_mid_await_and_keeps_exactly_what_had_arrived(store: Store) -> None:
@@ -371,6 +385,24 @@ async def test_executing_runs_are_limited_and_finished_ones_do_not_count(store: 
         assert outcome_of(await w.run(session="s4")) == Completed()
 
 
+async def test_a_run_counts_as_executing_from_its_turn_on(store: Store) -> None:
+    """R10.a: while it waits for its session it does not count; once its turn has come it does, like any other."""
+    gate = asyncio.Event()
+    turns: list[list[Step]] = [[gate, *says("one")], [asyncio.Event()], [asyncio.Event()]]
+    async with open_world(store, turns, limits=LimitSettings(max_concurrent_runs=2)) as world:
+        one = await world.start(lane="wait")
+        await world.start(lane="wait")
+        registry = world.supervisor.registry
+        assert (registry.executing, registry.waiting) == (1, 1)
+        gate.set()
+        await ended(world, one.run)
+        await world.upstream.asked(2)
+        assert (registry.executing, registry.waiting) == (1, 0)
+        await world.start(session="s2", lane="wait")
+        with pytest.raises(LimitReachedError):
+            await world.start(session="s3", lane="wait")
+
+
 @pytest.mark.parametrize("limit", ["run_seconds", "idle_seconds"])
 async def test_time_limits_cancel_with_timeout(store: Store, limit: str) -> None:
     """R10.b, R10.c: wall-clock time and idle time."""
@@ -453,6 +485,27 @@ async def test_an_approval_pauses_the_run_until_it_is_answered(store: Store, app
         assert [(e.approved, e.by) for e in answers] == [(approved, "client")]
         with pytest.raises(RequestError):
             world.supervisor.answer_approval(started.run, None, True)
+
+
+@pytest.mark.parametrize(
+    ("policy", "asks"),
+    [
+        ({"*": "auto", "ec*": "ask"}, True),
+        ({"ec*": "ask", "*": "auto"}, True),
+        ({"*": "ask", "e*": "deny", "ec*": "auto"}, False),
+        ({"echo": "auto", "[e][c][h][o]": "ask"}, False),
+        ({"hang": "ask"}, False),
+    ],
+)
+async def test_the_policy_nearest_to_a_tools_name_decides(
+    store: Store, policy: dict[str, ApprovalMode], asks: bool
+) -> None:
+    """R12.a: its own name first, then the longest pattern, in whichever order they stand; else it is carried out."""
+    agent = AgentSettings(prompt="", approval=policy, approval_seconds=0.02)
+    async with open_world(store, [asks_for(("echo", "{}")), says("ok")], agent=agent) as world:
+        events = await world.run()
+        assert any(isinstance(event, ApprovalAsked) for event in events) is asks
+        assert bool(world.tools.done) is not asks
 
 
 async def test_an_approval_denies_itself_in_time_and_where_nobody_can_be_asked(store: Store) -> None:

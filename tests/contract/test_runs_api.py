@@ -353,6 +353,19 @@ async def test_sessions_are_made_read_renamed_forked_and_deleted() -> None:
         assert len((await client.get(f"/v1/sessions/{fork['id']}/messages")).json["data"]) == 4
 
 
+async def test_a_session_changes_in_what_is_named_and_in_nothing_else() -> None:
+    """J2.b: PATCH; a title or metadata that are empty are meant so, those that are left out stay."""
+    async with serving() as world:
+        await world.client.post("/v1/sessions", {"id": "mine", "title": "Mine", "metadata": {"k": 1}})
+        changes: list[dict[str, Any]] = [{"title": ""}, {"title": "New"}, {"metadata": {}}, {"metadata": {"l": 2}}, {}]
+        seen = []
+        for change in changes:
+            changed = (await world.client.send("PATCH", "/v1/sessions/mine", change)).json
+            assert (await world.client.get("/v1/sessions/mine")).json == changed
+            seen.append((changed["title"], changed["metadata"]))
+    assert seen == [("", {"k": 1}), ("New", {"k": 1}), ("New", {}), ("New", {"l": 2}), ("New", {"l": 2})]
+
+
 async def test_a_session_shows_its_active_run_and_deleting_it_stops_the_run() -> None:
     """J2.b: a page that is opened again finds what is going on."""
     async with serving([SLOW]) as world:
@@ -382,17 +395,20 @@ async def test_images_and_tool_calls_of_a_session_are_shown_as_chat_writes_them(
         assert "inside" in messages[2]["content"]
 
 
-async def test_a_slow_reader_of_a_long_run_is_given_everything(tmp_path: Path) -> None:
+@pytest.mark.parametrize("lends", [True, False], ids=["our server", "any server"])
+async def test_a_slow_reader_of_a_long_run_is_given_everything(lends: bool, tmp_path: Path) -> None:
     """R7.a, R7.b: one that reads nothing for a while slows nobody, and then misses nothing."""
-    words = tuple(f"{number} " for number in range(6000))
-    async with serving([Reply(text=words)], data_dir=tmp_path) as world:
+    words = tuple(f"{number:<300}" for number in range(6000))
+    async with serving([Reply(text=words)], data_dir=tmp_path, lends=lends) as world:
         run = (await begin(world))["run_id"]
         async with world.client.opened("GET", f"/v1/runs/{run}/events") as response:
             ended = await finished(world.client, run)
             body = await response.read()
+        again = await world.client.get(f"/v1/runs/{run}/events")
         assert ended["text"] == "".join(words)
         assert body.count(b"event: text.added") == 6000
         assert body.count(b"event: run.ended") == 1
+        assert again.body == body
 
 
 async def test_a_fallback_that_answered_is_named_wherever_the_run_is_shown() -> None:

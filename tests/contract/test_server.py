@@ -315,6 +315,23 @@ async def test_bodies_over_the_limit_are_refused_however_they_come() -> None:
         assert (encoded.status, encoded.error["code"]) == (415, "unsupported_encoding")
 
 
+async def test_a_body_that_comes_in_small_pieces_is_measured_as_a_whole() -> None:
+    """S7.a: 413, although every one of them would fit."""
+
+    async def drop_by_drop() -> AsyncGenerator[bytes]:
+        yield b'{"messages": [{"role": "user", "content": "'
+        for _ in range(10):
+            yield b"x" * 300
+            await asyncio.sleep(0.01)
+        yield b'"}]}'
+
+    async with serving([Reply(text="Hi")], server=ServerSettings(max_body_bytes=1000)) as world:
+        async with world.client.session.post(CHAT, data=drop_by_drop()) as response:
+            assert response.status == 413
+            assert (await response.json())["error"]["code"] == "body_too_large"
+        assert not world.provider.requests
+
+
 async def test_bad_methods_and_unknown_paths_get_the_envelope() -> None:
     """S7.b: 405 with what is possible, 404; a slash too many is an unknown path."""
     async with serving() as world:

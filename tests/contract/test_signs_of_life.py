@@ -13,9 +13,10 @@ from tests.codec_world import PROTOCOLS, frames
 from tests.contract.test_upstream_codecs import CLOSE, OPEN, SAY
 from tests.serving import QUICK_STREAM, World, serving
 
-IDLE_SECONDS = 0.5
+IDLE_SECONDS = 0.9
+"""More than the half second that may pass before a second try."""
 BEAT_SECONDS = 0.1
-BEATS = 12
+BEATS = 20
 """More than twice as long as a run may be idle."""
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
 BEAT = frames({"type": "something.new", "choices": []})

@@ -109,6 +109,13 @@ class TestAddresses:
             require_key(ServerSettings(host=host), resolve(host))
         require_key(ServerSettings(host=host, api_key="k"), resolve(host))
 
+    @pytest.mark.parametrize("addresses", [("127.0.0.1", "192.168.1.5"), ("192.168.1.5", "127.0.0.1")])
+    def test_a_name_with_one_address_that_others_can_reach_needs_a_key(self, addresses: tuple[str, str]) -> None:
+        """S4.d: a host's own name is often both in its hosts file, and all of them are listened on."""
+        behind = [(socket.AF_INET, address) for address in addresses]
+        with pytest.raises(ConfigError, match="no API key is set"):
+            require_key(ServerSettings(host="this-machine"), behind)
+
     def test_a_host_that_is_not_there_is_named(self) -> None:
         with pytest.raises(ConfigError, match=r'server\.host is "no such host"'):
             resolve("no such host")

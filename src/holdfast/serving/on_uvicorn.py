@@ -36,7 +36,7 @@ KEEP_ALIVE_SECONDS: Final = 75
 CLOSE_SECONDS: Final = 5
 """How long answers whose runs have ended may take to reach their readers."""
 MAX_PIPELINED: Final = 8
-"""So many requests may wait for the end of a stream; then no more is read from their connection."""
+"""So many requests may wait for the end of an answer; then no more is read from their connection."""
 _H2C: Final = re.compile(rb"\r\nupgrade:[ \t]*h2c[ \t]*(?=\r\n|$)", re.IGNORECASE)
 _MALFORMED: Final = Problem(
     status=400,
@@ -109,7 +109,7 @@ class LendingConnection(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """A request has begun, maybe before its turn."""
         super().on_headers_complete()
-        if self.borrower is not None and len(self.pipeline) < MAX_PIPELINED:
+        if len(self.pipeline) < MAX_PIPELINED:
             # uvicorn stops reading here, and the end of the connection would go unnoticed.
             self.flow.resume_reading()
 

@@ -159,6 +159,18 @@ async def test_a_first_batch_larger_than_the_tail_is_told_whole() -> None:
     assert recorder.transcript.events == 3 * len(many)
 
 
+async def test_who_begins_after_any_event_hears_the_next_one_first() -> None:
+    """R7.a: after any event number, also where memory ends and the store begins."""
+    recorder, log = await recording()
+    for number in range(2 * TAIL_EVENTS + 20):
+        recorder.push(words(f"{number} "))
+        await recorder_commits(recorder, log)
+    assert recorder.tail.first > 0
+    for after in range(BEFORE_FIRST, recorder.end - 1):
+        first, *_ = await Subscription(RUN, log, recorder, EventNumber(after)).next()
+        assert first.first == after + 1
+
+
 class Following:
     """Is pushed to, and reads what it has missed."""
 

@@ -38,7 +38,7 @@ async def create_response(request: Request) -> Response:
     run_request = await make_request(service, request, wanted)
     # A session that nobody named is new with every request, and so is no part of what makes two requests the same.
     named = "" if not run_request.stored_history else run_request.session
-    fingerprint = fingerprint_request(request, raw, named)
+    fingerprint = fingerprint_request(request, raw, named, run_request.memory_scope)
     started = await start_run(service, request, run_request, fingerprint)
     headers = start_headers(service, request, started, warning=wanted.warning)
     try:
