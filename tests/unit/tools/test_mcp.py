@@ -251,7 +251,7 @@ async def test_a_server_that_does_not_work_is_just_not_there(settings: McpSettin
 
 
 @asynccontextmanager
-async def telling_all() -> AsyncIterator[TestServer]:
+async def telling_all() -> AsyncIterator[str]:
     """A server over HTTP that refuses everything, and repeats in its reason all that it was sent."""
 
     async def refuse(request: web.Request) -> web.Response:
@@ -263,7 +263,7 @@ async def telling_all() -> AsyncIterator[TestServer]:
     app = web.Application()
     app.router.add_route("*", "/mcp", refuse)
     async with TestServer(app, host="127.0.0.1") as server:
-        yield server
+        yield f"http://127.0.0.1:{server.port}/mcp"
 
 
 async def test_what_is_secret_in_the_settings_is_not_told_when_a_server_repeats_it(
@@ -271,9 +271,10 @@ async def test_what_is_secret_in_the_settings_is_not_told_when_a_server_repeats_
 ) -> None:
     """The status is for anybody to read, and the log for more than know the key."""
     with caplog.at_level(logging.INFO, logger="holdfast"):
-        async with telling_all() as server:
-            url = f"http://127.0.0.1:{server.port}/mcp?key=hush-query"
-            over_http = McpSettings(url=url, headers={"X-Key": "hush-header", "X-Other": "hush-other"})
+        async with telling_all() as url:
+            over_http = McpSettings(
+                url=f"{url}?key=hush-query", headers={"X-Key": "hush-header", "X-Other": "hush-other"}
+            )
             over_stdio = odd("telling", env={"TOKEN": "hush-token"})
             async with connected(http=over_http, stdio=over_stdio) as tools:
                 errors = {name: status.error for name, status in tools.status().items()}
