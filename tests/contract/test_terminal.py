@@ -7,10 +7,12 @@ import signal
 import socket
 import stat
 import subprocess
+import threading
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -129,6 +131,33 @@ class TestConversation:
                     terminal.keys(CTRL_C)
                     assert terminal.exit_code() == 130
                     assert "Traceback" not in terminal.screen
+
+    def test_a_ctrl_c_that_there_was_nothing_to_stop_for_does_not_stop_the_next_answer(self, tmp_path: Path) -> None:
+        """T1.b: Ctrl-C stops the answer that it was pressed at; if that never began, it is over with its question."""
+        with running_server(tmp_path / "server", "[server]\nstrict_models = true\n") as process:
+            with opened_terminal(tmp_path, "chat", "--model", "nobody/knows", "--server", process.base_url) as terminal:
+                terminal.await_prompt()
+                os.kill(process.pid, signal.SIGSTOP)
+                try:
+                    terminal.say("hello")
+                    # The prompt has given back the terminal, in which Ctrl-C is a signal again.
+                    terminal.expect(r"› hello\s*\n")
+                    time.sleep(0.3)
+                    terminal.keys(CTRL_C)
+                    terminal.expect(r"\^C")
+                    time.sleep(0.3)
+                finally:
+                    os.kill(process.pid, signal.SIGCONT)
+                terminal.expect("nobody/knows")
+                terminal.await_prompt()
+                terminal.say("/model demo")
+                terminal.await_prompt()
+                terminal.say("count slowly to 12")
+                terminal.expect(r"\n1 2 3 .* 11 12\n")
+                assert "Stopping" not in terminal.screen
+                terminal.await_prompt()
+                terminal.keys(CTRL_D)
+                assert terminal.exit_code() == 0
 
     def test_without_colour_there_is_none(self, shared: Shared, tmp_path: Path) -> None:
         """T1.a: --no-color."""
@@ -334,6 +363,32 @@ class TestConversation:
         assert (said.returncode, said.stdout) == (0, "1 2 3\n")
         assert shared.newest()["input"][0]["content"] == "count to 3"
         assert not (tmp_path / "data").exists()
+
+    def test_a_stranger_on_that_port_is_not_shown_the_key(self, tmp_path: Path) -> None:
+        """T1.d: who listens there is found out first; if it is not one of ours, an agent is opened here."""
+        asked: list[dict[str, str]] = []
+
+        class Stranger(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                asked.append({name.lower(): value for name, value in self.headers.items()})
+                self.send_error(404)
+
+            def log_message(self, format: str, *args: object) -> None:
+                """Not to the test's output."""
+
+        with ThreadingHTTPServer(("127.0.0.1", 0), Stranger) as stranger:
+            serving = threading.Thread(target=stranger.serve_forever)
+            serving.start()
+            try:
+                port = str(stranger.server_address[1])
+                said = run_piped(tmp_path, "chat", "count to 3", HOLDFAST_PORT=port, HOLDFAST_API_KEY=KEY)
+            finally:
+                stranger.shutdown()
+                serving.join()
+        assert (said.returncode, said.stdout) == (0, "1 2 3\n"), said.stderr
+        assert asked, "nobody has looked there"
+        assert not [headers for headers in asked if "authorization" in headers]
+        assert KEY not in str(asked)
 
 
 class TestPipe:

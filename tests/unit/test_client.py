@@ -83,6 +83,43 @@ async def test_a_server_that_stays_away_is_told_once_and_given_up_by_name() -> N
 
 
 @asynccontextmanager
+async def losing_the_first_answer(target: str) -> AsyncIterator[tuple[str, list[bytes]]]:
+    """A proxy that hands on every request, and resets the connection instead of giving the first answer back."""
+    host, _, port = target.removeprefix("http://").partition(":")
+    lost: list[bytes] = []
+
+    async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        upstream_reader, upstream_writer = await asyncio.open_connection(host, int(port))
+        try:
+            while data := await reader.read(65536):
+                upstream_writer.write(data)
+                answer = await upstream_reader.read(65536)
+                if not lost:
+                    lost.append(answer)
+                    return
+                writer.write(answer)
+        finally:
+            upstream_writer.close()
+            writer.transport.abort()
+
+    listener = await asyncio.start_server(relay, "127.0.0.1", 0)
+    async with listener:
+        yield f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}", lost
+
+
+async def test_a_run_whose_start_was_not_heard_of_is_not_started_twice() -> None:
+    """J3: the server has begun it, and the answer that says so is lost on the way."""
+    async with serving([Reply(text="One."), Reply(text="Two.")], key=KEY) as world:
+        async with losing_the_first_answer(world.base_url) as (url, lost), HoldfastClient(url, KEY) as client:
+            started = await client.start_run(NewRun(input="1?"))
+        async with HoldfastClient(world.base_url, KEY) as direct:
+            await read_all(direct, started.run_id)
+            assert [run.id for run in await direct.list_runs()] == [started.run_id]
+    assert started.run_id.encode() in lost[0], "it is the one that was begun first"
+    assert len(world.provider.requests) == 1
+
+
+@asynccontextmanager
 async def never_ending(line: bytes) -> AsyncIterator[str]:
     """A server whose only answer is an event of one line after another, for as long as somebody reads."""
 

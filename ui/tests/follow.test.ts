@@ -1,7 +1,7 @@
 // @vitest-environment jsdom
 import { createServer, type ServerResponse } from "node:http";
 import type { AddressInfo } from "node:net";
-import { afterEach, beforeEach, expect, it } from "vitest";
+import { afterEach, beforeEach, expect, it, vi } from "vitest";
 import { follow } from "../src/lib/follow";
 import { ApiError, UnreachableError } from "../src/lib/http";
 import type { Numbered } from "../src/lib/wire";
@@ -18,6 +18,7 @@ beforeEach(() => new Promise<void>((done) => server.listen(0, "127.0.0.1", done)
 afterEach(() => {
   answers = [];
   asked = [];
+  vi.useRealTimers();
   server.closeAllConnections();
   return new Promise((done) => server.close(done));
 });
@@ -90,4 +91,26 @@ it("stops at once when it is told to, also while nothing comes", async () => {
   const controller = new AbortController();
   answers = [(response) => response.write(frame(0), () => setTimeout(() => controller.abort(), 20))];
   await expect(read(-1, controller.signal)).rejects.toThrow(/abort/i);
+});
+
+it("gives up a connection that falls silent, also after it has said something, and goes on with another", async () => {
+  vi.useFakeTimers({ toFake: ["setTimeout", "clearTimeout"] }); // the page's patience alone: the sockets keep their own
+  let first!: ServerResponse;
+  answers = [(response) => void (first = response).write(frame(0)), (response) => response.end(frame(2, "run.ended"))];
+  const numbers: number[] = [];
+  const follower = {
+    events: (events: Numbered[]) => void numbers.push(...events.map(({ number }) => number)),
+    connected: () => undefined,
+  };
+  const reading = follow(open, -1, follower, new AbortController().signal);
+  await vi.waitFor(() => expect(numbers).toEqual([0]));
+  await vi.advanceTimersByTimeAsync(40_000);
+  first.write(frame(1)); // still alive
+  await vi.waitFor(() => expect(numbers).toEqual([0, 1]));
+  await vi.advanceTimersByTimeAsync(40_000);
+  expect(asked).toEqual([-1]);
+  await vi.advanceTimersByTimeAsync(10_000);
+  await vi.waitFor(() => expect(numbers).toEqual([0, 1, 2]));
+  await reading;
+  expect(asked).toEqual([-1, 1]);
 });

@@ -25,6 +25,15 @@ async def test_it_serves_what_its_parts_say(lends: bool) -> None:
                 assert (answer.text, answer.finish) == ("Hello there.", "stop")
 
 
+async def test_it_sees_of_the_environment_what_it_is_given_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever runs tests may have a key, which no test should be able to use."""
+    monkeypatch.setenv("OPENAI_API_KEY", "somebody's own")
+    async with open_local_server() as local:
+        assert not local.server.service.router.has_model("openai/gpt-5.2")
+    async with open_local_server(environment={"OPENAI_API_KEY": "given"}) as local:
+        assert local.server.service.router.has_model("openai/gpt-5.2")
+
+
 async def test_its_parts_are_closed_with_it_and_nothing_listens_any_more() -> None:
     store, upstream = MemoryStore(), ScriptedUpstream()
     async with open_local_server(parts=Parts(store=store, upstream=upstream)) as local:

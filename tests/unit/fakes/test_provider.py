@@ -1,6 +1,7 @@
 """The scripted provider is what it claims to be: read by the official SDKs, and broken exactly as the table says."""
 
 import asyncio
+import re
 import socket
 import struct
 import time
@@ -121,6 +122,24 @@ async def test_a_fault_ends_the_connection_as_the_table_says(
     assert ended == ending
     assert got.endswith(b"0\r\n\r\n") is last_chunk
     assert (b"[DONE]" in got) is terminator
+
+
+@pytest.mark.parametrize(
+    ("fault", "wait"),
+    [
+        (Fault("status", 429), b"1"),
+        (Fault("status", 429, retry_after="7"), b"7"),
+        (Fault("status", 429, retry_after=""), None),
+        (Fault("status", 503), None),
+        (Fault("status", 503, retry_after="2"), b"2"),
+    ],
+)
+async def test_whoever_is_rate_limited_is_told_when_to_come_back(fault: Fault, wait: bytes | None) -> None:
+    """T6: with 429 a client finds what it should heed, without asking for it; with other statuses only if asked for."""
+    async with ScriptedProvider([replace(STORY, fault=fault)]) as provider:
+        got, _ = await exchange(provider)
+    assert got.startswith(b"HTTP/1.1 %d " % fault.number)
+    assert re.findall(rb"Retry-After: (.*)\r\n", got) == ([] if wait is None else [wait])
 
 
 @pytest.mark.parametrize("count", [0, 1, 2])

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 
 from holdfast.config import McpSettings
 from holdfast.errors import ConfigError, ToolError
@@ -246,6 +248,39 @@ async def test_a_server_that_does_not_work_is_just_not_there(settings: McpSettin
     finally:
         await tools.aclose()
     assert living_children() == before
+
+
+@asynccontextmanager
+async def telling_all() -> AsyncIterator[str]:
+    """A server over HTTP that refuses everything, and repeats in its reason all that it was sent."""
+
+    async def refuse(request: web.Request) -> web.Response:
+        asked = await request.json() if request.method == "POST" else {}
+        reason = f"I do not know {request.path_qs} {request.headers.get('X-Key')} {request.headers.get('X-Other')}"
+        refusal = {"code": -32001, "message": reason}
+        return web.json_response({"jsonrpc": "2.0", "id": asked.get("id"), "error": refusal})
+
+    app = web.Application()
+    app.router.add_route("*", "/mcp", refuse)
+    async with TestServer(app, host="127.0.0.1") as server:
+        yield f"http://127.0.0.1:{server.port}/mcp"
+
+
+async def test_what_is_secret_in_the_settings_is_not_told_when_a_server_repeats_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The status is for anybody to read, and the log for more than know the key."""
+    with caplog.at_level(logging.INFO, logger="holdfast"):
+        async with telling_all() as url:
+            over_http = McpSettings(
+                url=f"{url}?key=hush-query", headers={"X-Key": "hush-header", "X-Other": "hush-other"}
+            )
+            over_stdio = odd("telling", env={"TOKEN": "hush-token"})
+            async with connected(http=over_http, stdio=over_stdio) as tools:
+                errors = {name: status.error for name, status in tools.status().items()}
+    assert errors == {"http": "I do not know /mcp?*** *** ***", "stdio": "I do not know ***"}
+    assert "I do not know" in caplog.text
+    assert "hush" not in caplog.text
 
 
 async def test_a_server_that_also_prints_what_is_no_json_still_works() -> None:

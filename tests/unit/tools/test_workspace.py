@@ -90,6 +90,16 @@ def test_links_within_the_workspace_work(root: Path, path: str) -> None:
     assert (root / "in-file").is_symlink()
 
 
+def test_a_link_that_names_its_target_in_full_is_followed_from_the_top_wherever_it_stands(root: Path) -> None:
+    """Beside the link there is another file of that name, which is neither read nor written."""
+    (root / "a.txt").write_text("at the top")
+    (root / "inside" / "link").symlink_to(root / "a.txt")
+    assert Workspace(root).read("inside/link", 1_000) == b"at the top"
+    assert Workspace(root).write("inside/link", b"changed") is False
+    assert (root / "a.txt").read_text() == "changed"
+    assert (root / "inside" / "a.txt").read_text() == "a"
+
+
 def test_a_link_to_what_is_not_there_yet_is_written_through_within_the_workspace(root: Path) -> None:
     (root / "later").symlink_to("inside/later.txt")
     assert Workspace(root).write("later", b"x") is True

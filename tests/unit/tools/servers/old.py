@@ -76,7 +76,9 @@ for line in sys.stdin:
     if "id" not in message or oddness == "silent":
         continue
     result = answer(message["method"], message.get("params") or {})
-    if result is None:
+    if oddness == "telling":
+        send({"id": message["id"], "error": {"code": -32001, "message": f"I do not know {os.environ['TOKEN']}"}})
+    elif result is None:
         send({"id": message["id"], "error": {"code": -32601, "message": "Method not found"}})
     else:
         send({"id": message["id"], "result": result})
