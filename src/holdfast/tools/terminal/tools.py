@@ -6,6 +6,7 @@ Above processes and pipes, below the toolbox.
 """
 
 import asyncio
+import contextlib
 import os
 import secrets
 import signal
@@ -121,6 +122,10 @@ class TerminalTools:
         session = process.pid if process is not None and process.returncode is None else None
         await end_processes(mark, session)
         self._marks.discard(mark)
+        if process is not None:
+            # It has been killed; asyncio has to hear of it before the loop is closed.
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(process.wait(), DRAIN_SECONDS)
 
     async def _start(self, command: str, mark: str, output: int) -> asyncio.subprocess.Process:
         try:
