@@ -248,7 +248,7 @@ class TestConversation:
             answer = terminal.expect(r"(.*) 39 40\n")[1]
             assert "count" not in answer
             terminal.await_prompt()
-            terminal.expect("› count to 2")
+            terminal.expect("count to 2")
             terminal.keys(ENTER)
             terminal.expect(r"\n1 2\n")
             terminal.await_prompt()
@@ -421,6 +421,13 @@ class TestPipe:
         assert "from the pipe" in said.stdout
         assert re.fullmatch(r"✓ terminal echo from the pipe \([^)]*\)\n", said.stderr)
         assert "\x1b" not in said.stdout + said.stderr
+
+    def test_what_the_pipe_cannot_take_is_replaced(self, shared: Shared, tmp_path: Path) -> None:
+        """T1.a: an answer that this pipe has no letters for is still shown, as far as it can be."""
+        said = run_piped(tmp_path, "chat", "run echo größe", PYTHONIOENCODING="ascii", **shared.variables)
+        assert said.returncode == 0, said.stderr
+        assert "gr??e" in said.stdout
+        assert said.stderr.startswith("? terminal echo gr??e")
 
     def test_words_and_a_pipe_are_one_question(self, shared: Shared, tmp_path: Path) -> None:
         """T1.d: `cat file | holdfast chat summarise this`."""
