@@ -78,6 +78,11 @@ class Terminal:
         """All that was written, as text."""
         return _ESCAPES.sub("", self.raw).replace("\r\n", "\n")
 
+    @property
+    def echoes(self) -> bool:
+        """Are keys shown as they are pressed? A shell that comes after would want it."""
+        return bool(termios.tcgetattr(self._master)[3] & termios.ECHO)
+
     def keys(self, text: str) -> None:
         """Press keys."""
         os.write(self._master, text.encode())

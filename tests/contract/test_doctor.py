@@ -92,6 +92,8 @@ async def test_a_set_up_without_anything_is_in_order_and_says_how_to_get_a_real_
         (200, b"<html>", "warning", "lists no models"),
         (404, b"{}", "warning", "lists no models"),
         (401, b"{}", "problem", "refuses the key (401)"),
+        (403, b"{}", "problem", "refuses the key (403)"),
+        (302, b"{}", "warning", "lists no models (302)"),
         (500, b"{}", "warning", "an error of its own (500)"),
     ],
 )
@@ -127,6 +129,16 @@ async def test_a_missing_key_is_told_with_the_variable_to_set(tmp_path: Path) ->
     assert said.code == 1
     check = said.check("provider openai")
     assert (check["state"], check["fix"]) == ("problem", "export OPENAI_API_KEY=...")
+
+
+@pytest.mark.parametrize(
+    "config",
+    ['model = "demo"\nfallbacks = ["openai/x"]', 'model = "demo"\n[models."demo"]\nfallbacks = ["openai/x"]'],
+)
+async def test_a_provider_that_only_a_fallback_needs_is_looked_at_too(tmp_path: Path, config: str) -> None:
+    """T2.b: what would fail when it is needed is told before."""
+    said = await doctor(tmp_path, config, "--json")
+    assert (said.code, said.check("provider openai")["state"]) == (1, "problem")
 
 
 async def test_a_public_address_without_a_key_is_a_problem_with_its_cure(tmp_path: Path) -> None:
@@ -167,3 +179,12 @@ async def test_a_workspace_and_mcp_servers_that_are_not_there_are_told(tmp_path:
     assert said.check("workspace")["fix"].startswith(f"mkdir -p {tmp_path}/nowhere")
     check = said.check("mcp files")
     assert (check["state"], "mcp.files.command" in check["fix"]) == ("problem", True)
+
+
+async def test_an_mcp_server_that_works_is_told_with_its_tools_and_let_go(tmp_path: Path) -> None:
+    """T2.b: what is in order is said to be."""
+    server = Path(__file__).parents[1] / "unit" / "tools" / "servers" / "old.py"
+    said = await doctor(tmp_path, f'[mcp.old]\ncommand = ["{sys.executable}", "{server}"]\n', "--json")
+    check = said.check("mcp old")
+    assert (said.code, check["state"], check["text"]) == (0, "ok", "connected, 6 tools")
+    assert "fix" not in check

@@ -236,6 +236,27 @@ class TestConversation:
             terminal.say("/quit")
             assert terminal.exit_code() == 0
 
+    def test_what_is_typed_during_an_answer_does_not_get_into_it_and_is_there_at_the_next_prompt(
+        self, shared: Shared, tmp_path: Path
+    ) -> None:
+        """T1.a: keys are not echoed into the text that streams, and the terminal is left as it was."""
+        with opened_terminal(tmp_path, "chat", **shared.variables) as terminal:
+            terminal.await_prompt()
+            terminal.say("count slowly to 40")
+            terminal.expect(r"\n1 2 3 ")
+            terminal.keys("count to 2")
+            answer = terminal.expect(r"(.*) 39 40\n")[1]
+            assert "count" not in answer
+            terminal.await_prompt()
+            terminal.expect("count to 2")
+            terminal.keys(ENTER)
+            terminal.expect(r"\n1 2\n")
+            terminal.await_prompt()
+            assert terminal.leave() == 0
+        with opened_terminal(tmp_path, "chat", "count to 2", **shared.variables) as terminal:
+            assert terminal.exit_code() == 0
+            assert terminal.echoes
+
     def test_commands_list_switch_and_repeat(self, shared: Shared, tmp_path: Path) -> None:
         """T1.c: sessions can be listed, left, resumed and retried from the prompt; the model can be changed."""
         with opened_terminal(tmp_path, "chat", **shared.variables) as terminal:
@@ -401,6 +422,13 @@ class TestPipe:
         assert re.fullmatch(r"✓ terminal echo from the pipe \([^)]*\)\n", said.stderr)
         assert "\x1b" not in said.stdout + said.stderr
 
+    def test_what_the_pipe_cannot_take_is_replaced(self, shared: Shared, tmp_path: Path) -> None:
+        """T1.a: an answer that this pipe has no letters for is still shown, as far as it can be."""
+        said = run_piped(tmp_path, "chat", "run echo größe", PYTHONIOENCODING="ascii", **shared.variables)
+        assert said.returncode == 0, said.stderr
+        assert "gr??e" in said.stdout
+        assert said.stderr.startswith("? terminal echo gr??e")
+
     def test_words_and_a_pipe_are_one_question(self, shared: Shared, tmp_path: Path) -> None:
         """T1.d: `cat file | holdfast chat summarise this`."""
         run_piped(tmp_path, "chat", "count", "to", "2", given="a file\nof two lines\n", **shared.variables)
@@ -508,8 +536,9 @@ class TestPipe:
             os.close(writer)
         assert (said.stderr, said.returncode) == (b"", 141)
 
-    def test_sigterm_stops_the_run_too(self, shared: Shared, tmp_path: Path) -> None:
-        """R5.a: a command that is told to end leaves no run behind."""
+    @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+    def test_a_signal_stops_the_run_too(self, shared: Shared, tmp_path: Path, number: signal.Signals) -> None:
+        """R5.a: a command that is told to end, or whose window is closed, leaves no run behind."""
         process = subprocess.Popen(
             [*HOLDFAST, "chat", "count slowly to 500"],
             cwd=tmp_path,
@@ -519,10 +548,58 @@ class TestPipe:
         )
         assert process.stdout is not None
         assert process.stdout.read(2) == b"1 "
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=SECONDS) == 128 + signal.SIGTERM
+        process.send_signal(number)
+        assert process.wait(timeout=SECONDS) == 128 + number
         process.stdout.close()
         assert shared.newest()["reason"] == "user"
+
+    def test_a_question_takes_its_options_along_and_dies_with_its_command(self, tmp_path: Path) -> None:
+        """T1.d, C17.a: --model, --system and the session reach the server; 30 seconds to come back in, and no more."""
+        asked: list[tuple[str, object]] = []
+        session = {"id": "s-1", "title": "Tides", "created_at": 0, "updated_at": 0, "runs": 1}
+        started = {"run_id": "run_1", "session_id": "s-1", "status": "queued", "model": "m"}
+        end = b'id: 0\nevent: run.ended\ndata: {"type": "run.ended", "outcome": {"outcome": "completed"}}\n\n'
+        answers = {
+            "/health": {"status": "ok", "platform": "holdfast", "version": "0"},
+            "/v1/sessions": {"data": [session]},
+            "/v1/sessions/s-1": session,
+            "/v1/runs": started,
+        }
+
+        class Scripted(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                path = self.path.partition("?")[0]
+                body = end if path.endswith("/events") else json.dumps(answers[path]).encode()
+                self.send_response(200)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def do_POST(self) -> None:
+                asked.append((self.path, json.loads(self.rfile.read(int(self.headers["Content-Length"])))))
+                self.do_GET()
+
+            def log_message(self, format: str, *args: object) -> None:
+                """Not to the test's output."""
+
+        with ThreadingHTTPServer(("127.0.0.1", 0), Scripted) as scripted:
+            serving = threading.Thread(target=scripted.serve_forever)
+            serving.start()
+            try:
+                server = f"127.0.0.1:{scripted.server_address[1]}"
+                options = ("--model", "m", "--system", "Be brief.", "--resume", "s-1", "--server", server)
+                said = run_piped(tmp_path, "chat", *options, "hello", "there")
+                assert (said.returncode, said.stderr) == (0, "")
+                said = run_piped(tmp_path, "chat", "--continue", "--server", server, "again")
+                assert (said.returncode, said.stderr) == (0, "")
+            finally:
+                scripted.shutdown()
+                serving.join()
+        first = {"model": "m", "instructions": "Be brief.", "session_id": "s-1", "on_disconnect": 30}
+        assert asked == [
+            ("/v1/runs", {"input": "hello there", **first}),
+            ("/v1/runs", {"input": "again", "session_id": "s-1", "on_disconnect": 30}),
+        ]
 
     @pytest.mark.parametrize(
         ("arguments", "code", "says"),
@@ -533,6 +610,8 @@ class TestPipe:
             (("chat", "hi", "--server", "http://127.0.0.1:9"), 1, "127.0.0.1:9 cannot be reached (connection refused)"),
             (("chat", "hi", "--resume", "no-such-session"), 1, "There is no session no-such-session"),
             (("runs", "show"), 2, "Which run?"),
+            (("runs", "list", "run_1"), 2, "list takes no run; holdfast runs show run_1 shows one"),
+            (("runs", "stop", "run_none"), 1, "There is no run run_none"),
             (("runs", "show", "run_none"), 1, "There is no run run_none"),
             (("runs", "tail", "run_none"), 1, "There is no run run_none"),
         ],
@@ -601,6 +680,8 @@ class TestRuns:
         again = run_piped(tmp_path, "runs", "stop", run, "--json", **shared.variables)
         said = json.loads(again.stdout)
         assert (again.returncode, said["stopped"], said["outcome"]) == (0, False, "cancelled")
+        late = run_piped(tmp_path, "runs", "stop", run, **shared.variables)
+        assert (late.returncode, late.stdout) == (0, f"Run {run} had ended before: cancelled.\n")
 
     def test_tail_leaves_the_run_alone_when_it_is_interrupted_and_begins_where_it_is_told(
         self, shared: Shared, tmp_path: Path

@@ -1,9 +1,12 @@
 """The client: logs over lost connections, events that never end, errors by name."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
 
+import msgspec
 import pytest
 
 from holdfast.cli.server_connection import parse_server_url
@@ -183,6 +186,235 @@ async def test_runs_sessions_and_models_come_back_as_values() -> None:
             assert (stopped.stopped, stopped.text, stopped.outcome) == (False, "One.", "completed")
             with pytest.raises(ServerRefusedError, match="has ended"):
                 await client.steer(first.run_id, "more")
+
+
+@asynccontextmanager
+async def answering(*answers: bytes | None) -> AsyncIterator[tuple[str, list[bytes]]]:
+    """A server that gives one answer after the other, the last for ever (None: it is silent); and what it was asked."""
+    asked: list[bytes] = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            head = await reader.readuntil(b"\r\n\r\n")
+            length = re.search(rb"(?i)content-length: (\d+)", head)
+            asked.append(head + (await reader.readexactly(int(length[1])) if length else b""))
+            said = answers[min(len(asked), len(answers)) - 1]
+            if said is None:
+                await reader.read()
+            else:
+                writer.write(said)
+                await writer.drain()
+        except (ConnectionError, asyncio.IncompleteReadError):
+            pass
+        finally:
+            writer.close()
+
+    listener = await asyncio.start_server(answer, "127.0.0.1", 0)
+    async with listener:
+        yield f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}", asked
+
+
+def http(status: int, body: bytes = b"", *headers: bytes) -> bytes:
+    head = b"\r\n".join(
+        (b"HTTP/1.1 %d Said" % status, b"Content-Length: %d" % len(body), b"Connection: close", *headers)
+    )
+    return head + b"\r\n\r\n" + body
+
+
+def log(*frames: bytes) -> bytes:
+    """An answer that is cut off after some events of a log."""
+    return b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n" + b"".join(frames)
+
+
+def event(number: int, kind: str, **fields: object) -> bytes:
+    data = msgspec.json.encode({"type": kind, **fields})
+    return b"id: %d\nevent: %s\ndata: %s\n\n" % (number, kind.encode(), data)
+
+
+TEXT = [event(number, "text.added", text=str(number), at=float(number)) for number in range(3)]
+END = event(3, "run.ended", outcome={"outcome": "completed"}, usage={})
+
+
+@pytest.mark.parametrize("status", [502, 503, 504])
+async def test_a_server_that_is_just_starting_or_stopping_is_waited_for(status: int) -> None:
+    """R7.a: the log is read on when it is there again, from the event after the last one that came."""
+    lost: list[str] = []
+    refusal = http(status, b"starting")
+    async with answering(refusal, log(*TEXT[:2]), refusal, refusal, log(TEXT[2], END)) as (url, asked):
+        async with HoldfastClient(f"{url}/", KEY) as client, asyncio.timeout(10):
+            async with aclosing(client.events("run/1", on_lost=lost.append)) as entries:
+                got = [(entry.number, entry.at) async for entry in entries]
+    assert got == [(0, 0.0), (1, 1.0), (2, 2.0), (3, 0.0)]
+    assert lost == [f"{url} answers with HTTP {status}.", f"{url} ended the stream early."], "told once each time"
+    assert [head.split(b" ")[1] for head in asked] == [b"/v1/runs/run%2F1/events"] * 5
+    assert [re.findall(rb"Last-Event-ID: (\d+)", head) for head in asked] == [[], [], [b"1"], [b"1"], [b"1"]]
+    assert all(f"Authorization: Bearer {KEY}".encode() in head for head in asked)
+
+
+@pytest.mark.parametrize("status", [302, 400, 401, 404, 410, 500])
+async def test_what_the_server_refuses_for_good_is_not_asked_for_again(status: int) -> None:
+    async with (
+        answering(http(status, b"<html>", b"Location: /elsewhere")) as (url, asked),
+        HoldfastClient(url) as client,
+    ):
+        with pytest.raises(ServerRefusedError, match=f"answers with HTTP {status}") as refused:
+            await read_all(client, "run_1")
+    assert refused.value.status == status
+    assert len(asked) == 1
+
+
+async def test_a_server_that_answers_and_then_goes_again_is_each_time_given_its_whole_patience() -> None:
+    """R7.a: how long it may be away counts from when it was last heard of."""
+    away = [http(503)] * 3
+    answers = (*away, log(TEXT[0]), *away, log(TEXT[1]), *away, log(TEXT[2], END))
+    async with answering(*answers) as (url, _), HoldfastClient(url) as client, asyncio.timeout(15):
+        async with aclosing(client.events("run_1", patience_seconds=1.5)) as entries:
+            assert [entry.number async for entry in entries] == [0, 1, 2, 3]
+
+
+async def test_a_log_that_the_server_cannot_read_on_is_asked_for_again() -> None:
+    """R6.b: an end that is not in the log is not the run's."""
+    trouble = b"event: error\ndata: " + END.split(b"data: ")[1]
+    async with answering(log(TEXT[0], trouble), log(*TEXT[1:], END)) as (url, asked), HoldfastClient(url) as client:
+        assert [entry.number for entry in await read_all(client, "run_1")] == [0, 1, 2, 3]
+    assert len(asked) == 2
+
+
+async def test_events_that_are_newer_than_the_client_are_passed_over_but_an_end_is_not() -> None:
+    """R2.b: how a run has ended is never guessed."""
+    newer = event(1, "thought.weighed", grams=3)
+    async with answering(log(TEXT[0], newer, TEXT[2], END)) as (url, _), HoldfastClient(url) as client:
+        assert [entry.number for entry in await read_all(client, "run_1")] == [0, 2, 3]
+    unknown = event(1, "run.ended", outcome={"outcome": "postponed"}, usage={})
+    async with answering(log(TEXT[0], unknown)) as (url, asked), HoldfastClient(url) as client:
+        with pytest.raises(ClientError, match="ended in a way that this client does not know"):
+            await read_all(client, "run_1")
+        assert len(asked) == 1
+    async with answering(log(b"id: 1\nevent: text.added\ndata: {\n\n")) as (url, _), HoldfastClient(url) as client:
+        with pytest.raises(ClientError, match="not JSON"):
+            await read_all(client, "run_1")
+
+
+async def test_a_stream_that_has_fallen_silent_is_opened_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """R7.a: a connection that died without a word is not waited on for ever."""
+    monkeypatch.setattr("holdfast.client.http.SILENCE_SECONDS", 0.1)
+    lost: list[str] = []
+    async with answering(None, log(*TEXT, END)) as (url, _), HoldfastClient(url) as client, asyncio.timeout(10):
+        async with aclosing(client.events("run_1", on_lost=lost.append)) as entries:
+            assert len([entry async for entry in entries]) == 4
+    assert lost == [f"{url} does not answer."]
+
+
+STOPPED = {
+    "run_id": "run_1",
+    "stopped": True,
+    "status": "cancelled",
+    "outcome": "cancelled",
+    "reason": "user",
+    "message": None,
+    "text": "so far",
+    "usage": {"input_tokens": 1},
+}
+
+
+async def test_a_stop_whose_answer_was_lost_is_asked_for_again_but_not_for_ever() -> None:
+    """R5.b: it answers with what was saved."""
+    async with answering(b"", b"", http(200, msgspec.json.encode(STOPPED))) as (url, asked):
+        async with HoldfastClient(url) as client:
+            assert (await client.stop("run_1")).text == "so far"
+        assert len(asked) == 3
+    async with answering(b"") as (url, asked), HoldfastClient(url) as client:
+        with pytest.raises(ServerUnreachableError, match="cannot be reached"):
+            await client.stop("run_1")
+        assert len(asked) == 3
+
+
+async def test_a_start_that_is_repeated_has_the_same_key_and_the_next_one_another() -> None:
+    """J3: the Idempotency-Key is of one start, however often it is tried."""
+    started = http(202, msgspec.json.encode({"run_id": "r", "session_id": "s", "status": "queued", "model": "m"}))
+    async with answering(b"", started) as (url, asked), HoldfastClient(url) as client:
+        await client.start_run(NewRun(input="1?", on_disconnect=30))
+        await client.start_run(NewRun(input="1?"))
+    keys = [re.findall(rb"Idempotency-Key: (\w+)", head) for head in asked]
+    assert keys[0] == keys[1] != keys[2]
+    assert all(len(key[0]) == 32 for key in keys)
+    assert all(b"Content-Type: application/json\r\n" in head for head in asked)
+    assert asked[1].endswith(b'\r\n\r\n{"input":"1?","on_disconnect":30}')
+
+
+async def test_what_must_not_be_done_twice_is_tried_once() -> None:
+    """R13.a: a message that was perhaps heard is not said again."""
+    async with answering(b"") as (url, asked), HoldfastClient(url) as client:
+        with pytest.raises(ServerUnreachableError):
+            await client.steer("run_1", "more")
+        with pytest.raises(ServerUnreachableError):
+            await client.answer_approval("run_1", "call_1", True)
+    assert [request.split(b"\r\n\r\n")[1] for request in asked] == [
+        b'{"content":"more"}',
+        b'{"approved":true,"call_id":"call_1"}',
+    ]
+
+
+async def test_a_server_that_is_not_there_is_told_with_how_to_start_one_and_one_of_somebody_else_is_told_too() -> None:
+    """T1.d: what is wrong, and what to do."""
+    async with HoldfastClient("http://127.0.0.1:9", KEY) as client:
+        with pytest.raises(
+            ServerUnreachableError, match=r"connection refused\); `holdfast serve` starts a server"
+        ) as away:
+            await client.models()
+    assert KEY not in away.value.message
+    async with answering(b"SSH-2.0-OpenSSH_9.9\r\n") as (url, _), HoldfastClient(url, KEY) as client:
+        with pytest.raises(ServerUnreachableError, match=r"cannot be reached \(\w+\)\.$") as strange:
+            await client.models()
+    assert KEY not in strange.value.message
+    async with answering(http(200, b'{"data": [{"name": 1}]}')) as (url, _), HoldfastClient(url) as client:
+        with pytest.raises(ClientError, match="Is it a Holdfast server"):
+            await client.models()
+        with pytest.raises(ClientError, match="Is it a Holdfast server"):
+            await client.health()
+    async with answering(None) as (url, _), HoldfastClient(url) as client, asyncio.timeout(10):
+        with pytest.raises(ServerUnreachableError, match="does not answer"):
+            await client.health(0.1)
+
+
+async def test_neither_a_redirect_nor_a_proxy_nor_a_netrc_gets_the_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """T1.d: the key goes to the server that was named, and no other key goes there."""
+    async with answering(http(200, b'{"data": []}')) as (other, overheard):
+        monkeypatch.setenv("HTTP_PROXY", other)
+        monkeypatch.setenv("http_proxy", other)
+        (tmp_path / ".netrc").write_text("default login somebody password of-the-netrc\n")
+        monkeypatch.setenv("NETRC", str(tmp_path / ".netrc"))
+        fine = http(200, b'{"data": []}', b"Set-Cookie: a=b")
+        async with answering(fine, fine, http(307, b"", f"Location: {other}/".encode())) as (url, asked):
+            async with HoldfastClient(url) as client:
+                assert await client.models() == []
+            # By its name: of addresses no cookies are kept anyway.
+            async with HoldfastClient(url.replace("127.0.0.1", "localhost"), KEY) as client:
+                assert await client.models() == []
+                with pytest.raises(ServerRefusedError, match="307"):
+                    await client.models()
+    assert overheard == []
+    assert [re.findall(rb"(?:Authorization|Cookie): .*", head) for head in asked] == [
+        [],
+        [f"Authorization: Bearer {KEY}\r".encode()],
+        [f"Authorization: Bearer {KEY}\r".encode()],
+    ]
+
+
+async def test_lists_are_asked_for_as_they_are_wanted() -> None:
+    async with answering(http(200, b'{"data": []}')) as (url, asked), HoldfastClient(url) as client:
+        await client.list_runs(status="failed", session="s 1", limit=7, before="run_9")
+        await client.list_runs()
+        await client.list_sessions(search="cats", limit=3)
+        await client.messages("a/b")
+    assert [head.split(b" ")[1].decode() for head in asked] == [
+        "/v1/runs?status=failed&session_id=s+1&limit=7&before=run_9",
+        "/v1/runs?limit=50",
+        "/v1/sessions?search=cats&limit=3",
+        "/v1/sessions/a%2Fb/messages",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.cli.terminal.console import Console, fit_cells
 from holdfast.cli.terminal.render import JsonView, PlainView, TerminalView, View
-from holdfast.cli.terminal.wording import cut, describe, describe_ending, seconds, visible
+from holdfast.cli.terminal.wording import Line, cut, describe, describe_ending, describe_usage, seconds, visible
 from holdfast.client import Entry
 from holdfast.events import (
     Answered,
@@ -171,7 +171,11 @@ def test_only_success_needs_no_words(outcome: Outcome, line: str | None) -> None
     [
         (
             ToolCallDropped(call_id=CALL, name="w", bytes_received=7),
-            "✗ w was not carried out: its call broke off",
+            "✗ w was not carried out: its call broke off after 7 bytes",
+        ),
+        (
+            ToolCallDropped(call_id=CALL, name="w", bytes_received=7, executed="unknown"),
+            "✗ w may or may not have been carried out: its call broke off",
         ),
         (ToolFinished(call_id=CALL, name="w", output="Denied.", failed=True, executed="no"), "✗ w: Denied."),
         (ToolFinished(call_id=CALL, name="w", output="", failed=True, executed="unknown"), "? w: stopped while it ran"),
@@ -180,8 +184,9 @@ def test_only_success_needs_no_words(outcome: Outcome, line: str | None) -> None
         (FellBack(from_model="a", to_model="b", error="Down."), "↻ a: Down. b is asked instead."),
         (
             ApprovalAsked(call_id=CALL, name="w", arguments='{"a":1}', seconds=90),
-            '? w {"a":1} needs approval',
+            '? w {"a":1} needs approval, within 1 min 30 s',
         ),
+        (ApprovalAnswered(call_id=CALL, approved=False, by="stop"), "  denied"),
         (ApprovalAnswered(call_id=CALL, approved=False, by="timeout"), "  denied: nobody answered in time"),
         (ApprovalAnswered(call_id=CALL, approved=True, by="client"), "  approved"),
         (Steered(message=user_says("more")), "› more"),
@@ -194,20 +199,132 @@ def test_what_a_person_should_know_is_a_line(event: Event, line: str) -> None:
     assert told.text.startswith(line)
 
 
+@pytest.mark.parametrize(
+    ("said", "style"),
+    [
+        (describe(ToolFinished(call_id=CALL, name="w", output=""), {}), "green"),
+        (describe(ToolFinished(call_id=CALL, name="w", output="", failed=True), {}), "red"),
+        (describe(ToolFinished(call_id=CALL, name="w", output="", failed=True, executed="no"), {}), "red"),
+        (describe(ToolFinished(call_id=CALL, name="w", output="", failed=True, executed="unknown"), {}), "yellow"),
+        (describe(ToolCallDropped(call_id=CALL, name="w", bytes_received=7), {}), "red"),
+        (describe(Warned(message="Careful."), {}), "yellow"),
+        (describe(FellBack(from_model="a", to_model="b", error=""), {}), "yellow"),
+        (describe_ending(Incomplete(reason="max_turns"), ""), "yellow"),
+        (describe_ending(Cancelled(reason="user"), ""), "yellow"),
+        (describe_ending(RequiresAction(reason="client_tools"), ""), "yellow"),
+        (describe_ending(Failed(reason="internal", message=""), ""), "red"),
+    ],
+)
+def test_what_did_not_go_well_does_not_look_like_success(said: Line | None, style: str) -> None:
+    """R2.b: only success is green."""
+    assert said is not None
+    assert said.style == style
+
+
+@pytest.mark.parametrize("outcome", [Incomplete(reason="max_turns"), Cancelled(reason="user")])
+def test_an_ending_without_text_does_not_say_that_some_is_kept(outcome: Outcome) -> None:
+    told = describe_ending(outcome, "")
+    assert told is not None and told.text.endswith(" No text had come.")
+
+
+@pytest.mark.parametrize(
+    ("model", "usage", "took", "line"),
+    [
+        ("m", Usage(input_tokens=3, output_tokens=2), 2.0, "m · 3 tokens in, 2 out · 2.0 s"),
+        ("m", Usage(input_tokens=3, output_tokens=2, cached_tokens=1), None, "m · 3 (1 cached) tokens in, 2 out"),
+        ("m", Usage(), 2.0, "m · 2.0 s"),
+        ("", Usage(input_tokens=1), None, "1 tokens in, 0 out"),
+        ("", Usage(), None, ""),
+    ],
+)
+def test_the_line_under_an_answer_says_what_is_known(model: str, usage: Usage, took: float | None, line: str) -> None:
+    assert describe_usage(model, usage, took) == line
+
+
+def test_what_was_skipped_is_known_and_not_shown() -> None:
+    """T2.a: --after N begins after event N, with the tool's label and the time that the run took."""
+    console, output = plain_console()
+    terminal = TerminalView(console)
+    answer = io.StringIO()
+    piped = PlainView(answer, plain_console()[0])
+    for number, event in enumerate(TOOL_RUN):
+        entry = Entry(EventNumber(number), event, 100.0 + number)
+        for view in (terminal, piped):
+            view.skip(entry) if number < 7 else view.add(entry)
+    assert output.getvalue() == "✓ terminal ls (250 ms)\nTwo files.\nm · 3 tokens in, 2 out · 11.0 s\n"
+    assert answer.getvalue() == "Two files.\n"
+    assert terminal.transcript.text == piped.transcript.text == "I look.Two files."
+
+
+def test_a_note_stands_on_a_line_of_its_own_and_never_in_the_answer() -> None:
+    """T1.a: what is not in the log is not in what a program reads."""
+    console, output = plain_console()
+    terminal = TerminalView(console)
+    terminal.add(Entry(EventNumber(0), TextAdded(text="half a"), 0.0))
+    terminal.note("lost\x1b[2J")
+    terminal.add(Entry(EventNumber(1), TextAdded(text=" line"), 0.0))
+    assert output.getvalue() == "half a\nlost␛[2J\n line"
+    for kind in (PlainView, JsonView):
+        answer, (notes, said) = io.StringIO(), plain_console()
+        kind(answer, notes).note("lost\x1b[2J")
+        assert (answer.getvalue(), said.getvalue()) == ("", "lost␛[2J\n")
+
+
+def test_reasoning_and_text_do_not_run_into_each_other() -> None:
+    console, output = plain_console()
+    view = TerminalView(console)
+    pieces: list[Event] = [
+        ReasoningAdded(text="Hm"),
+        ReasoningAdded(text=" so."),
+        TextAdded(text="A"),
+        TextAdded(text="b."),
+    ]
+    show(view, [*pieces, ReasoningAdded(text="Well.\n"), TextAdded(text=""), TextAdded(text="C")])
+    assert output.getvalue() == "Hm so.\nAb.\nWell.\nC"
+
+
+async def test_the_spinner_says_how_long_and_does_not_come_between_words() -> None:
+    """T1.a: a spinner while something is awaited, on a terminal that can redraw."""
+    output, clock = TerminalFile(), ManualClock()
+    view = TerminalView(Console(output, {}, no_color=True, width=60), clock)
+    view.add(Entry(EventNumber(0), TurnStarted(turn=0, model="m"), 1.0))
+    await clock.advance(0.5)
+    view.tick()
+    await clock.advance(0.5)
+    view.tick()
+    assert output.getvalue().split("\r\x1b[2K") == ["⠴ m ", "⠋ m 1.0 s"]
+    before = output.getvalue()
+    view.add(Entry(EventNumber(1), TextAdded(text="half"), 1.0))
+    view.tick()
+    assert output.getvalue() == before + "\r\x1b[2Khalf"
+    still = TerminalFile()
+    dumb = TerminalView(Console(still, {"TERM": "dumb"}, width=60), clock)
+    dumb.add(Entry(EventNumber(0), TurnStarted(turn=0, model="m"), 1.0))
+    dumb.tick()
+    assert still.getvalue() == ""
+
+
 def test_durations_are_for_people() -> None:
-    numbers = (0.0004, 0.02, 0.999, 12.34, 75, 3700)
+    numbers = (0.0004, 0.01, 0.02, 0.999, 1, 12.34, 59.9, 60, 75, 3599, 3600, 3700)
     assert [seconds(number) for number in numbers] == [
         "0.4 ms",
+        "10 ms",
         "20 ms",
         "999 ms",
+        "1.0 s",
         "12.3 s",
+        "59.9 s",
+        "1 min 00 s",
         "1 min 15 s",
+        "59 min 59 s",
+        "1 h 00 min",
         "1 h 01 min",
     ]
 
 
 def test_a_long_text_becomes_one_line() -> None:
     assert cut("a\n b", 10) == "a b"
+    assert cut("x" * 10, 10) == "x" * 10
     assert cut("x" * 11, 10) == "x" * 9 + "…"
 
 

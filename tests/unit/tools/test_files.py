@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 
 from holdfast.errors import ToolError
 from holdfast.ids import RunId, SessionId
-from holdfast.tools.files.tools import FileTools
+from holdfast.tools.files.tools import FileTools, ListFiles
 from holdfast.tools.port import ToolContext
 from tests.processes_seen import living_children
 
@@ -59,6 +60,15 @@ async def test_a_page_ends_at_a_line_before_it_is_too_large(workspace: Path) -> 
     output = await use(workspace, "read_file", path="a.txt")
     assert output.endswith("[lines 1-495 of 1,000; pass offset=496 to read on]")
     assert len(output) <= 50_000
+    assert "left out" not in output
+
+
+async def test_without_a_limit_two_thousand_lines_are_a_page(workspace: Path) -> None:
+    (workspace / "a.txt").write_text("x\n" * 2_001)
+    output = await use(workspace, "read_file", path="a.txt")
+    assert output.endswith("x\n[lines 1-2,000 of 2,001; pass offset=2001 to read on]")
+    (workspace / "a.txt").write_text("x\n" * 2_000)
+    assert await use(workspace, "read_file", path="a.txt") == "x\n" * 1_999 + "x"
 
 
 async def test_a_line_that_is_too_long_is_cut_and_said_to_be(workspace: Path) -> None:
@@ -144,6 +154,19 @@ async def test_text_that_no_file_can_hold_is_refused(workspace: Path) -> None:
     assert os.listdir(workspace) == []
 
 
+async def test_what_could_not_be_read_again_is_not_written_and_the_limit_itself_is(workspace: Path) -> None:
+    """R10.f: ten million bytes, for reading, writing and editing."""
+    most = "x" * 9_999_999 + "\n"
+    assert await use(workspace, "write_file", path="a", content=most) == "Created a: 10,000,000 bytes."
+    assert (await use(workspace, "read_file", path="a")).startswith("xxx")
+    assert "too large: 10,000,001 bytes" in await refused(workspace, "write_file", path="a", content="y" + most)
+    assert "too large" in await refused(workspace, "edit_file", path="a", old_text="\n", new_text="\n\n")
+    assert (workspace / "a").stat().st_size == 10_000_000
+    with (workspace / "a").open("a") as file:
+        file.write("x")
+    assert "too large: 10,000,001 bytes" in await refused(workspace, "read_file", path="a")
+
+
 # Editing.
 
 
@@ -159,8 +182,18 @@ async def test_text_that_occurs_more_than_once_is_only_replaced_when_all_of_it_i
     said = await refused(workspace, "edit_file", path="a.py", old_text="x", new_text="z")
     assert "occurs 2 times in a.py (lines 1, 3)" in said
     assert (workspace / "a.py").read_text() == "x\ny\nx\n"
-    await use(workspace, "edit_file", path="a.py", old_text="x", new_text="z", replace_all=True)
+    output = await use(workspace, "edit_file", path="a.py", old_text="x", new_text="z", replace_all=True)
+    assert output == "Edited a.py: replaced 2 times, at line 1, 3."
     assert (workspace / "a.py").read_text() == "z\ny\nz\n"
+
+
+async def test_of_many_places_the_first_ten_are_told(workspace: Path) -> None:
+    (workspace / "a.py").write_text("x\n" * 10)
+    said = await refused(workspace, "edit_file", path="a.py", old_text="x", new_text="z")
+    assert "occurs 10 times in a.py (lines 1, 2, 3, 4, 5, 6, 7, 8, 9, 10)." in said
+    (workspace / "a.py").write_text("x\n" * 11)
+    said = await refused(workspace, "edit_file", path="a.py", old_text="x", new_text="z")
+    assert "occurs 11 times in a.py (lines 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, …)." in said
 
 
 async def test_text_that_is_not_there_is_said_with_a_hint(workspace: Path) -> None:
@@ -238,10 +271,34 @@ async def test_globs(tree: Path, glob: str, found: str) -> None:
 
 
 async def test_a_long_list_is_cut_and_said_to_be(workspace: Path) -> None:
-    for number in range(1_005):
+    for number in range(1_000):
         (workspace / f"{number:04}").touch()
+    assert (await use(workspace, "list_files")).endswith("0999"), "that is all"
+    (workspace / "1000").touch()
     output = await use(workspace, "list_files")
     assert output.endswith("0999\n[the first 1,000 only; narrow the path or the glob]")
+    for number in range(300):
+        (workspace / f"{number:04}{'x' * 240}").touch()
+    output = await use(workspace, "list_files", glob="*x")
+    assert "bytes left out" in output
+    assert len(output.encode()) <= 50_000
+
+
+async def test_a_list_that_takes_too_long_says_that_there_is_more(
+    workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R10.b: a tree on a slow disk holds up nobody."""
+    monkeypatch.setattr("holdfast.tools.files.tools.LIST_SECONDS", -1.0)
+    (workspace / "a").touch()
+    assert "there is more]" in await use(workspace, "list_files")
+
+
+async def test_a_list_that_nobody_waits_for_is_ended(tree: Path) -> None:
+    """R5.a: what is stopped does not go on walking the tree."""
+    stop = threading.Event()
+    stop.set()
+    asked = ListFiles(recursive=True)
+    assert FileTools(tree)._list(asked, stop) == "[stopped after 10 seconds; there is more]"
 
 
 async def test_an_empty_directory_says_that_it_is(workspace: Path) -> None:
@@ -263,7 +320,47 @@ async def test_files_are_searched_line_by_line(tree: Path) -> None:
     assert ".env:1:" in await use(tree, "search_files", pattern="this", hidden=True)
 
 
+@pytest.mark.parametrize("name", ["list_files", "search_files"])
+async def test_what_is_listed_or_searched_does_not_lead_out_of_the_workspace(tree: Path, name: str) -> None:
+    """A link is a name: neither what it stands for nor what is below it is shown."""
+    outside = tree.parent / "outside"
+    outside.mkdir()
+    (outside / "secret.txt").write_text("this is secret\n")
+    (tree / "src" / "link.txt").symlink_to(outside / "secret.txt")
+    (tree / "src" / "linked").symlink_to(outside)
+    os.mkfifo(tree / "src" / "fifo")
+    async with asyncio.timeout(10):
+        if name == "list_files":
+            listed = await use(tree, name, path="src", recursive=True, hidden=True)
+            assert "linked" in listed and "link.txt" in listed
+            assert "secret.txt" not in listed
+        else:
+            assert await use(tree, name, pattern="this is ", path="src/") == (
+                "src/app.py:1: this is src/app.py\nsrc/deep/er/b.py:1: this is src/deep/er/b.py"
+            )
+            assert "outside the workspace" in await refused(tree, name, pattern="this", path="src/linked")
+            assert "outside the workspace" in await refused(tree, name, pattern="this", path="src/link.txt")
+
+
+async def test_files_that_are_too_large_are_not_searched(workspace: Path) -> None:
+    (workspace / "large").write_text("needle\n" + "x" * 4_999_994)
+    (workspace / "most").write_text("needle\n" + "x" * 4_999_993)
+    assert await use(workspace, "search_files", pattern="needle") == "most:1: needle"
+
+
+async def test_nothing_is_left_open_after_a_list_or_a_search(tree: Path) -> None:
+    await use(tree, "search_files", pattern="x")
+    before = len(os.listdir("/proc/self/fd"))
+    for path in (".", "src", "README.md"):
+        await use(tree, "list_files", path=path, recursive=True)
+        await use(tree, "search_files", path=path, pattern="this")
+        await refused(tree, "search_files", path=path, pattern="(")
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
 async def test_a_search_stops_at_its_limit_and_says_so(workspace: Path) -> None:
+    (workspace / "a.txt").write_text("x\n" * 3)
+    assert await use(workspace, "search_files", pattern="x", max_matches=3) == "a.txt:1: x\na.txt:2: x\na.txt:3: x"
     (workspace / "a.txt").write_text("x\n" * 100)
     output = await use(workspace, "search_files", pattern="x", max_matches=3)
     assert output.splitlines() == [

@@ -311,6 +311,17 @@ async def test_closing_before_it_is_connected_leaves_nothing() -> None:
     assert tools.status()["old"].connected is False
 
 
+async def test_a_server_that_comes_and_goes_leaves_nothing_open() -> None:
+    """Neither of one that worked nor of one that never did."""
+    async with connected(old=OLD):
+        pass
+    before = len(os.listdir("/proc/self/fd"))
+    for settings in (OLD, odd("exit"), McpSettings(command=("/no/such/program",))):
+        async with connected(old=settings):
+            pass
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
 async def test_nothing_is_connected_to_when_there_are_no_servers() -> None:
     async with connected() as tools:
         assert tools.specs() == ()

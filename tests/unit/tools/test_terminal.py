@@ -45,6 +45,7 @@ async def test_the_exit_code_is_told(tmp_path: Path) -> None:
     assert await run(tmp_path, "echo no; exit 3") == ToolResult(output="no\n[exit code 3]", failed=True)
     assert await run(tmp_path, "true") == ToolResult(output="[no output]")
     assert await run(tmp_path, "kill -KILL $$") == ToolResult(output="[ended by SIGKILL]", failed=True)
+    assert await run(tmp_path, "kill -40 $$") == ToolResult(output="[ended by signal 40]", failed=True)
 
 
 async def test_there_is_no_input_to_wait_for(tmp_path: Path) -> None:
@@ -58,6 +59,8 @@ async def test_a_command_sees_no_secrets(tmp_path: Path) -> None:
     assert "LC_TIME=de_DE.UTF-8" in output
     names = {line.partition("=")[0] for line in output.splitlines()}
     assert {name for name in names if name.startswith("HOLDFAST")} == {"HOLDFAST_TOOL_RUN"}
+    for quiet in ("TERM=dumb", "PAGER=cat", "GIT_PAGER=cat", "GIT_TERMINAL_PROMPT=0", "NO_COLOR=1", "LANG=C.UTF-8"):
+        assert quiet in output.splitlines()
 
 
 def test_without_an_environment_there_is_still_a_path() -> None:
@@ -110,6 +113,21 @@ async def test_a_time_limit_of_its_own_is_kept_up_to_the_general_one(tmp_path: P
     tools = TerminalTools(tmp_path, ENVIRONMENT, max_seconds=0.2)
     result = await tools.call("terminal", {"command": "echo so far; sleep 300", "timeout_seconds": 200}, CONTEXT)
     assert result == ToolResult(output="so far\n[ended after 0.2 seconds, with everything it had started]", failed=True)
+
+
+@pytest.mark.parametrize("seconds", [0, -1])
+async def test_a_time_limit_that_is_none_is_the_general_one(tmp_path: Path, seconds: float) -> None:
+    assert await run(tmp_path, "sleep 0.1; echo over", timeout_seconds=seconds) == ToolResult(output="over")
+
+
+async def test_a_command_that_is_ended_may_put_things_in_order_first(tmp_path: Path) -> None:
+    """R5.c: it is asked to end before it is made to."""
+    command = "trap 'echo in order; exit' TERM; echo begun; while :; do sleep 0.02; done"
+    result = await run(tmp_path, command, timeout_seconds=0.3)
+    assert result.output.splitlines()[0] == "begun"
+    command = f"trap 'echo in order > {tmp_path}/said; exit' TERM; while :; do sleep 0.02; done"
+    await run(tmp_path, command, timeout_seconds=0.3)
+    assert (tmp_path / "said").read_text() == "in order\n"
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,9 @@ class Echo:
                 await asyncio.Event().wait()
             finally:
                 self.cancelled.set()
+        if arguments.get("time_out"):
+            raise TimeoutError("its own")
+        await asyncio.sleep(arguments.get("sleep", 0))
         if arguments.get("fail"):
             raise ToolError("x" * arguments["fail"])
         return ToolResult(output=str(arguments.get("say", "")), failed=bool(arguments.get("failed")))
@@ -90,6 +93,35 @@ async def test_errors_are_cut_like_output() -> None:
         await Toolbox([Echo("a")], max_output_bytes=200).call("a", {"fail": 1_000}, CONTEXT)
     assert len(caught.value.message.encode()) <= 200
     assert "bytes left out" in caught.value.message
+
+
+async def test_what_a_tool_says_and_its_label_are_cut() -> None:
+    """R10.f: output size, whichever tool it is."""
+    toolbox = Toolbox([Echo("a")], max_output_bytes=200)
+    result = await toolbox.call("a", {"say": "x" * 1_000, "failed": True}, CONTEXT)
+    assert len(result.output.encode()) <= 200
+    assert "bytes left out" in result.output
+    assert result.failed
+    assert toolbox.label("a", {"say": "x" * 100}) == "a " + "x" * 77 + "…"
+
+
+async def test_a_tool_has_its_overtime_and_a_time_out_of_its_own_is_not_taken_for_ours() -> None:
+    """R10.b: a tool that keeps the limit itself is heard; one that does not is ended."""
+    echo = Echo("a")
+    toolbox = Toolbox([echo], tool_seconds=0.05, overtime_seconds=0.1)
+    assert (await toolbox.call("a", {"sleep": 0.08, "say": "ended in time"}, CONTEXT)).output == "ended in time"
+    with pytest.raises(ToolError, match=r"a took longer than 0\.05 seconds and was ended; what it had done stands"):
+        await toolbox.call("a", {"wait": True}, CONTEXT)
+    assert echo.cancelled.is_set()
+    with pytest.raises(TimeoutError, match="its own"):
+        await toolbox.call("a", {"time_out": True}, CONTEXT)
+
+
+async def test_a_tool_gained_later_can_be_called() -> None:
+    echo = Echo("a")
+    toolbox = Toolbox([echo])
+    echo.names = ("a", "b")
+    assert await toolbox.call("b", {"say": "new"}, CONTEXT) == ToolResult(output="new")
 
 
 async def test_cancelling_reaches_the_tool() -> None:

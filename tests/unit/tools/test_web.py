@@ -131,6 +131,21 @@ async def test_an_endless_page_is_cut_and_its_connection_closed(site: Site) -> N
     assert output.endswith("[the page is longer: only its first 100,000 bytes were read]")
     async with asyncio.timeout(5):
         await site.left.wait()
+    site.answers["fits"] = web.Response(text="x" * 100_000)
+    assert "the page is longer" not in (await fetch(site.url("fits"))).output
+
+
+async def test_an_offset_that_is_behind_the_end_is_said_and_characters_are_never_cut_in_two(site: Site) -> None:
+    site.answers["page"] = web.Response(text="€" * 20_000)
+    first = (await fetch(site.url("page"))).output
+    assert first.endswith("[characters 0-16,333 of 20,000; pass offset=16333 to read on]")
+    assert "\ufffd" not in first
+    for offset in (20_000, 20_001):
+        site.answers["page"] = web.Response(text="€" * 20_000)
+        with pytest.raises(ToolError, match="only 20,000 characters"):
+            await fetch(site.url("page"), offset=offset)
+    site.answers["empty"] = web.Response(text="")
+    assert (await fetch(site.url("empty"))).output == f"{site.url('empty')}\n\n"
 
 
 async def test_no_cookies_are_kept_and_the_server_is_told_who_asks(site: Site) -> None:
@@ -263,6 +278,8 @@ async def test_a_page_made_to_be_slow_is_given_up_and_shown_as_it_is(site: Site)
         ("http://", "Only http"),
         ("http:///path", "Only http"),
         ("http://user:hush@localhost/", "user name or password"),
+        ("http://hush@localhost/", "user name or password"),
+        ("http://:hush@localhost/", "user name or password"),
         ("http://[::1", "not a URL"),
         ("http://localhost:99999/", "not a URL"),
         ("http://no-such-host.invalid/", "no such host"),
@@ -312,7 +329,9 @@ async def test_a_connection_that_is_refused_is_said(site: Site) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         port = unused.getsockname()[1]
-        assert "could not be fetched" in await refused(f"http://localhost:{port}/")
+        said = await refused(f"http://localhost:{port}/")
+        assert "could not be fetched" in said
+        assert "no such host" not in said
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import asyncio
 import fcntl
 import os
+import resource
 import socket
 import threading
 from pathlib import Path
@@ -144,6 +145,39 @@ def test_what_is_no_file_is_left_alone_and_holds_up_nobody(root: Path) -> None:
                 Workspace(root).read(name, 1_000)
             with pytest.raises(ToolError, match="no regular file"):
                 Workspace(root).write(name, b"x")
+
+
+def test_a_file_that_does_not_fit_leaves_the_old_one_whole_and_nothing_else(root: Path) -> None:
+    """A disk that is full, as this limit makes it look: the file is there whole or not at all."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))
+        with pytest.raises(ToolError, match="File too large"):
+            Workspace(root).write("inside/a.txt", b"x" * 200)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert (root / "inside" / "a.txt").read_text() == "a"
+    assert sorted(os.listdir(root / "inside")) == ["a.txt", "out-deep"]
+
+
+def test_a_file_that_is_as_large_as_may_be_is_read_and_a_larger_one_is_not(root: Path) -> None:
+    (root / "b").write_bytes(b"x" * 10)
+    assert Workspace(root).read("b", 10) == b"x" * 10
+    with pytest.raises(ToolError, match="too large: 10 bytes, and at most 9 are read"):
+        Workspace(root).read("b", 9)
+
+
+def test_forty_links_are_followed_and_no_more(root: Path) -> None:
+    (root / "link-1").symlink_to("inside/a.txt")
+    for number in range(2, 42):
+        (root / f"link-{number}").symlink_to(f"link-{number - 1}")
+    assert Workspace(root).read("link-40", 10) == b"a"
+    with pytest.raises(ToolError, match="too many symbolic links"):
+        Workspace(root).read("link-41", 10)
+
+
+def test_the_workspace_may_be_the_whole_disk(root: Path) -> None:
+    assert Workspace(Path("/")).read(str(root / "inside" / "a.txt"), 10) == b"a"
 
 
 def test_a_file_that_may_not_be_written_is_not_replaced_behind_its_back(root: Path) -> None:
