@@ -132,6 +132,31 @@ async def test_input_is_a_string_or_items_of_every_kind_and_instructions_are_the
             "input[0].content[0].type",
             "unsupported_content_type",
         ),
+        ({"input": [{"role": "assistant", "content": 7}]}, "input[0].content", "invalid_value"),
+        ({"input": [{"role": "assistant", "content": ["x"]}]}, "input[0].content", "invalid_value"),
+        (
+            {"input": [{"role": "assistant", "content": [{"type": "input_image", "image_url": "x"}]}]},
+            "input[0].content[0].type",
+            "unsupported_content_type",
+        ),
+        (
+            {"input": [{"role": "assistant", "content": [{"type": "output_text"}]}]},
+            "input[0].content[0].text",
+            "invalid_value",
+        ),
+        ({"input": [{"role": "developer", "content": 7}]}, "input[0].content", "invalid_value"),
+        (
+            {"input": [{"type": "reasoning", "summary": "x", "encrypted_content": 7}]},
+            "input[0].encrypted_content",
+            "invalid_value",
+        ),
+        ({"input": [{"type": "function_call_output", "call_id": "c"}]}, "input[0].output", "invalid_value"),
+        (
+            {"input": [{"type": "function_call_output", "call_id": "c", "output": 7}]},
+            "input[0].output",
+            "invalid_value",
+        ),
+        ({"input": [{"type": "function_call_output", "output": "x"}]}, "input[0].call_id", "invalid_value"),
         ({"input": [{"type": "computer_call", "id": "x"}]}, "input[0].type", "unsupported_item_type"),
         ({"input": [{"type": "function_call", "name": "f", "arguments": "{}"}]}, "input[0].call_id", "invalid_value"),
         (
@@ -155,6 +180,12 @@ async def test_input_is_a_string_or_items_of_every_kind_and_instructions_are_the
         ({"input": "x", "prompt": {"id": "pmpt_1"}}, "prompt", "unsupported_value"),
         ({"input": "x", "background": True, "store": False}, "background", "mutually_exclusive_parameters"),
         ({"input": "x", "conversation": {"name": "c"}}, "conversation", "invalid_value"),
+        ({"input": "x", "conversation": ""}, "conversation", "invalid_value"),
+        ({"input": "x", "conversation": {"id": "c" * 257}}, "conversation", "invalid_value"),
+        ({"input": "x", "tools": ["f"]}, "tools[0]", "invalid_value"),
+        ({"input": "x", "top_p": 1.1}, "top_p", "invalid_value"),
+        ({"input": "x", "frequency_penalty": -2.1}, "frequency_penalty", "invalid_value"),
+        ({"input": "x", "top_logprobs": 21}, "top_logprobs", "invalid_value"),
         ({"input": "x", "on_disconnect": "perhaps"}, "on_disconnect", "invalid_value"),
     ],
 )
@@ -246,7 +277,7 @@ async def test_the_parameters_reach_the_model_and_are_repeated_in_the_answer() -
         assert response["service_tier"] == "default"
         # The published Open Responses types allow no schema here but null, which cannot be meant.
         answer = await world.client.post(RESPONSES, {"input": "x", "text": {"format": format}})
-        assert answer.json["text"]["format"] == {**format, "description": None}
+        assert answer.json["text"] == {"format": {**format, "description": None}}
         assert world.provider.requests[1].body["response_format"]["json_schema"]["schema"] == schema
 
 
@@ -695,14 +726,15 @@ async def test_a_client_that_keeps_the_history_itself_loses_nothing_the_provider
 async def test_a_conversation_goes_on_by_name_and_knows_no_other() -> None:
     """P6.a, P6.b, P6.c: a name or an object with an id; isolated from others."""
     async with serving([Reply(text=f"{number}.") for number in range(4)]) as world:
-        first = await ask(world, "a", conversation="one", instructions="Be brief.")
-        assert first["conversation"] == {"id": "one"}
+        name = "1" * 256
+        first = await ask(world, "a", conversation=name, instructions="Be brief.")
+        assert first["conversation"] == {"id": name}
         await ask(world, "x", conversation="two")
         assert said(world) == [("user", "x")]
-        events = await stream(world, "b", conversation={"id": "one"})
+        events = await stream(world, "b", conversation={"id": name})
         assert events[-1]["response"]["instructions"] == "Be brief."
         assert said(world) == [("system", "Be brief."), ("user", "a"), ("assistant", "0."), ("user", "b")]
-        both = {"input": "c", "conversation": "one", "previous_response_id": first["id"]}
+        both = {"input": "c", "conversation": name, "previous_response_id": first["id"]}
         answer = await world.client.post(RESPONSES, both)
         assert answer.status == 400 and answer.error["message"].startswith("Cannot use both")
 

@@ -141,6 +141,13 @@ async def test_models_lists_the_agent_first_and_then_what_is_configured() -> Non
     assert (missing.status, missing.error["code"]) == (404, "model_not_found")
 
 
+ENDPOINTS = """
+    health health_detailed models capabilities metrics openapi chat_completions responses response response_compact
+    response_delete response_cancel response_input_items conversations conversation conversation_items
+"""
+"""Names that clients look endpoints up by."""
+
+
 async def test_capabilities_say_what_there_is_and_it_is_there() -> None:
     """S3.a, S3.b: object, auth, runtime, features, endpoints; each endpoint exists."""
     async with serving(key=KEY) as world:
@@ -160,6 +167,7 @@ async def test_capabilities_say_what_there_is_and_it_is_there() -> None:
     assert features["session_continuity_header"] == "X-Holdfast-Session-Id"
     assert features["session_key_header"] == "X-Holdfast-Session-Key"
     assert shown["endpoints"]["run_status"] == {"method": "GET", "path": "/v1/runs/{run_id}"}
+    assert set(ENDPOINTS.split()) <= set(shown["endpoints"])
     routes = {(route.method, route.path.replace(":path}", "}")) for route in ROUTES if isinstance(route, ApiRoute)}
     for name, endpoint in shown["endpoints"].items():
         assert (endpoint["method"], endpoint["path"]) in routes, name

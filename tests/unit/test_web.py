@@ -62,6 +62,8 @@ def test_a_file_is_sent_compressed_to_whoever_takes_it_so_and_not_at_all_to_whoe
     assert packed.headers["content-encoding"] == "gzip"
     assert "content-encoding" not in plain.headers
     assert packed.text == plain.text == "let x;"
+    whole = client.get("/", headers={"Accept-Encoding": "gzip"})
+    assert whole.text == "<!doctype html>" and "content-encoding" not in whole.headers
     again = client.get("/assets/index-abc.js", headers={"If-None-Match": plain.headers["etag"]})
     assert (again.status_code, again.content) == (304, b"")
     assert again.headers["etag"] == plain.headers["etag"] and "immutable" in again.headers["cache-control"]

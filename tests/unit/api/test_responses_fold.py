@@ -176,6 +176,7 @@ def test_everything_that_can_happen_makes_a_sound_stream() -> None:
     assert response["output"][1]["summary"] == []
     assert response["output"][2]["content"][0]["text"] == 'I look: "é😀\\"\n'
     assert [item["arguments"] for item in response["output"][3:5]] == ['{"a":1}', "{}"]
+    assert {item["status"] for item in response["output"]} == {"completed"}
     assert response["model"] == "p/m-2"
 
 
