@@ -1,6 +1,7 @@
 """P6: /v1/conversations, made through the official SDK and used by responses."""
 
 import asyncio
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from tests.responses_world import RESPONSES
 from tests.serving import World, serving
 
 CONVERSATIONS = "/v1/conversations"
+SEALED = "&include=reasoning.encrypted_content"
 
 
 def texts(world: World) -> list[str]:
@@ -141,10 +143,82 @@ async def test_a_conversation_that_is_going_on_cannot_be_changed() -> None:
         going = asyncio.ensure_future(world.client.post(RESPONSES, {"input": "b", "conversation": "talk"}))
         request = await world.provider.received(2)
         body = {"items": [{"role": "user", "content": "x"}]}
-        answer = await world.client.post(f"{CONVERSATIONS}/talk/items", body)
-        assert (answer.status, answer.error["code"]) == (409, "conversation_busy")
+        said = await list_items(world, "talk")
+        for method, path in (("POST", ""), ("DELETE", f"/{said[0]['id']}")):
+            answer = await world.client.send(method, f"{CONVERSATIONS}/talk/items{path}", body)
+            assert (answer.status, answer.error["code"]) == (409, "conversation_busy")
         request.release()
         assert (await going).status == 200
+        assert (await list_items(world, "talk"))[: len(said)] == said
+
+
+async def test_an_item_is_found_in_its_own_conversation_alone() -> None:
+    """P6.c: neither read nor taken out by the name of another."""
+    async with serving([Reply(text="One."), Reply(text="Two.")]) as world:
+        for name in ("one", "two"):
+            await world.client.post(RESPONSES, {"input": name, "conversation": name})
+        theirs = await list_items(world, "two")
+        for method in ("GET", "DELETE"):
+            answer = await world.client.send(method, f"{CONVERSATIONS}/one/items/{theirs[0]['id']}")
+            assert (answer.status, answer.error["code"]) == (404, "item_not_found")
+        assert await list_items(world, "two") == theirs
+
+
+async def test_a_conversation_that_is_deleted_leaves_its_responses() -> None:
+    """P4.a, P6.a: they are kept for themselves."""
+    async with serving([Reply(text="One.")]) as world:
+        response = await world.client.post(RESPONSES, {"input": "a", "conversation": "talk"})
+        await world.client.send("DELETE", f"{CONVERSATIONS}/talk")
+        assert (await world.client.get(f"{RESPONSES}/{response.json['id']}")).json == response.json
+
+
+async def test_reasoning_is_listed_with_its_seal_to_whoever_asks_for_it() -> None:
+    """P6.a, U3: in a list, alone and when it is added; and not to others."""
+    thoughtful = Reply(reasoning="Hm.", seal="seal-7", text="Yes.")
+    async with serving([thoughtful], protocol="anthropic_messages") as world:
+        await world.client.post(RESPONSES, {"input": "?", "conversation": "talk"})
+        plain, sealed = [await list_items(world, "talk", f"order=asc{more}") for more in ("", SEALED)]
+        assert "encrypted_content" not in plain[1] and sealed[1]["encrypted_content"]
+        one = await world.client.get(f"{CONVERSATIONS}/talk/items/{sealed[1]['id']}?{SEALED}")
+        assert one.json == sealed[1]
+        added = await world.client.post(f"{CONVERSATIONS}/talk/items?{SEALED}", {"items": [sealed[1]]})
+        assert added.json["data"][0]["encrypted_content"] == sealed[1]["encrypted_content"]
+
+
+async def test_all_items_that_are_added_are_shown_however_many() -> None:
+    """P6.a: a list in pages has 20 or 100 at most; what was added is told whole."""
+    async with serving() as world:
+        name = (await world.client.post(CONVERSATIONS, {})).json["id"]
+        many = [{"role": "user", "content": str(number)} for number in range(101)]
+        added = (await world.client.post(f"{CONVERSATIONS}/{name}/items", {"items": many})).json
+        assert [item["content"][0]["text"] for item in added["data"]] == [str(number) for number in range(101)]
+        assert added["has_more"] is False
+        assert len(await list_items(world, name)) == 20
+
+
+@pytest.mark.parametrize(
+    ("metadata", "is_taken"),
+    [
+        ({f"k{number}": "v" for number in range(16)}, True),
+        ({f"k{number}": "v" for number in range(17)}, False),
+        ({"k" * 64: "v" * 512}, True),
+        ({"k" * 65: "v"}, False),
+        ({"k": "v" * 513}, False),
+    ],
+)
+async def test_metadata_has_its_bounds_when_it_is_made_and_when_it_is_changed(
+    metadata: dict[str, str], is_taken: bool
+) -> None:
+    """P6.a: those of the OpenAI API; what is refused changes nothing."""
+    async with serving() as world:
+        made = await world.client.post(CONVERSATIONS, {"metadata": metadata})
+        assert made.status == (200 if is_taken else 400)
+        name = (await world.client.post(CONVERSATIONS, {"metadata": {"a": "b"}})).json["id"]
+        changed = await world.client.post(f"{CONVERSATIONS}/{name}", {"metadata": metadata})
+        assert changed.status == made.status
+        shown = (await world.client.get(f"{CONVERSATIONS}/{name}")).json
+        assert shown["metadata"] == (metadata if is_taken else {"a": "b"})
+        assert abs(shown["created_at"] - time.time()) < 60
 
 
 @pytest.mark.parametrize(

@@ -132,6 +132,31 @@ async def test_input_is_a_string_or_items_of_every_kind_and_instructions_are_the
             "input[0].content[0].type",
             "unsupported_content_type",
         ),
+        ({"input": [{"role": "assistant", "content": 7}]}, "input[0].content", "invalid_value"),
+        ({"input": [{"role": "assistant", "content": ["x"]}]}, "input[0].content", "invalid_value"),
+        (
+            {"input": [{"role": "assistant", "content": [{"type": "input_image", "image_url": "x"}]}]},
+            "input[0].content[0].type",
+            "unsupported_content_type",
+        ),
+        (
+            {"input": [{"role": "assistant", "content": [{"type": "output_text"}]}]},
+            "input[0].content[0].text",
+            "invalid_value",
+        ),
+        ({"input": [{"role": "developer", "content": 7}]}, "input[0].content", "invalid_value"),
+        (
+            {"input": [{"type": "reasoning", "summary": "x", "encrypted_content": 7}]},
+            "input[0].encrypted_content",
+            "invalid_value",
+        ),
+        ({"input": [{"type": "function_call_output", "call_id": "c"}]}, "input[0].output", "invalid_value"),
+        (
+            {"input": [{"type": "function_call_output", "call_id": "c", "output": 7}]},
+            "input[0].output",
+            "invalid_value",
+        ),
+        ({"input": [{"type": "function_call_output", "output": "x"}]}, "input[0].call_id", "invalid_value"),
         ({"input": [{"type": "computer_call", "id": "x"}]}, "input[0].type", "unsupported_item_type"),
         ({"input": [{"type": "function_call", "name": "f", "arguments": "{}"}]}, "input[0].call_id", "invalid_value"),
         (
@@ -155,6 +180,12 @@ async def test_input_is_a_string_or_items_of_every_kind_and_instructions_are_the
         ({"input": "x", "prompt": {"id": "pmpt_1"}}, "prompt", "unsupported_value"),
         ({"input": "x", "background": True, "store": False}, "background", "mutually_exclusive_parameters"),
         ({"input": "x", "conversation": {"name": "c"}}, "conversation", "invalid_value"),
+        ({"input": "x", "conversation": ""}, "conversation", "invalid_value"),
+        ({"input": "x", "conversation": {"id": "c" * 257}}, "conversation", "invalid_value"),
+        ({"input": "x", "tools": ["f"]}, "tools[0]", "invalid_value"),
+        ({"input": "x", "top_p": 1.1}, "top_p", "invalid_value"),
+        ({"input": "x", "frequency_penalty": -2.1}, "frequency_penalty", "invalid_value"),
+        ({"input": "x", "top_logprobs": 21}, "top_logprobs", "invalid_value"),
         ({"input": "x", "on_disconnect": "perhaps"}, "on_disconnect", "invalid_value"),
     ],
 )
@@ -178,6 +209,30 @@ async def test_an_item_reference_stands_for_the_stored_item() -> None:
         for unknown in ("msg_nope", first["output"][0]["id"] + "9", "msg_n99_0", "msg_00ff_0"):
             answer = await world.client.post(RESPONSES, {"input": [{"type": "item_reference", "id": unknown}]})
             assert (answer.status, answer.error["param"]) == (404, "input[0].id")
+        await world.client.send("DELETE", f"{RESPONSES}/{first['id']}")
+        for gone in references:
+            answer = await world.client.post(RESPONSES, {"input": [*_user("x"), gone]})
+            assert (answer.status, answer.error["param"]) == (404, "input[1].id")
+
+
+async def test_a_reference_to_reasoning_brings_what_its_provider_wants_back() -> None:
+    """P1.a, U3: whether or not the client asked to see it."""
+    thoughtful = Reply(reasoning="Hm.", seal="seal-7", text="Yes.")
+    async with serving([thoughtful, Reply(text="Sure.")], protocol="anthropic_messages") as world:
+        first = await ask(world, "Well?")
+        assert "encrypted_content" not in first["output"][0]
+        references = [{"type": "item_reference", "id": item["id"]} for item in first["output"]]
+        await ask(world, [*_user("Well?"), *references, *_user("Sure?")])
+        assert "seal-7" in msgspec.json.encode(world.provider.requests[1].body).decode()
+        url = f"{RESPONSES}/{(await ask_again(world, references))['id']}/input_items"
+        for query, is_shown in (("", False), ("?include=reasoning.encrypted_content", True)):
+            thoughts = (await world.client.get(url + query)).json["data"][-1]
+            assert thoughts["type"] == "reasoning" and ("encrypted_content" in thoughts) is is_shown
+
+
+async def ask_again(world: World, items: list[dict[str, Any]]) -> dict[str, Any]:
+    world.provider.add(Reply(text="Again."))
+    return await ask(world, [*items, *_user("Again?")])
 
 
 async def test_the_parameters_reach_the_model_and_are_repeated_in_the_answer() -> None:
@@ -198,6 +253,10 @@ async def test_the_parameters_reach_the_model_and_are_repeated_in_the_answer() -
         "prompt_cache_key": "p-1",
         "service_tier": "auto",
         "text": {"verbosity": "low"},
+        "presence_penalty": 0.1,
+        "frequency_penalty": 0.2,
+        "top_logprobs": 3,
+        "max_tool_calls": 4,
     }
     format = {"type": "json_schema", "name": "number", "schema": schema, "strict": True}
     async with serving([ASK_WEATHER, Reply(text='{"n": 1}')]) as world:
@@ -206,7 +265,11 @@ async def test_the_parameters_reach_the_model_and_are_repeated_in_the_answer() -
         assert (asked["temperature"], asked["top_p"], asked["parallel_tool_calls"]) == (0.5, 0.9, False)
         assert asked["tool_choice"] == {"type": "function", "function": {"name": "get_weather"}}
         assert asked["tools"][0]["function"]["name"] == "get_weather"
-        assert asked["reasoning_effort"] == "low"
+        assert (asked["reasoning_effort"], asked["verbosity"], asked["max_tokens"]) == ("low", "low", 100)
+        assert (asked["presence_penalty"], asked["frequency_penalty"]) == (0.1, 0.2)
+        assert (asked["user"], asked["metadata"]) == ("u-1", {"team": "cats"})
+        run = "run_" + response["id"].removeprefix("resp_")
+        assert (await world.client.get(f"/v1/runs/{run}")).json["metadata"] == {"team": "cats"}
         repeated = {key: response[key] for key in body if key not in ("tools", "service_tier", "text")}
         assert repeated == {key: body[key] for key in repeated}
         assert response["tools"] == [{**WEATHER, "strict": None}]
@@ -214,8 +277,28 @@ async def test_the_parameters_reach_the_model_and_are_repeated_in_the_answer() -
         assert response["service_tier"] == "default"
         # The published Open Responses types allow no schema here but null, which cannot be meant.
         answer = await world.client.post(RESPONSES, {"input": "x", "text": {"format": format}})
-        assert answer.json["text"]["format"] == {**format, "description": None}
+        assert answer.json["text"] == {"format": {**format, "description": None}}
         assert world.provider.requests[1].body["response_format"]["json_schema"]["schema"] == schema
+
+
+async def test_a_response_may_allow_fewer_tool_calls_than_the_server_does(tmp_path: Path) -> None:
+    """R10.e, P2.a: max_tool_calls of the request; what was not carried out is not said to be."""
+    two = Reply(calls=(tool_call("read_file", path="notes.txt"), tool_call("read_file", path="notes.txt")))
+    async with serving([two, Reply(text="never")], **with_files(tmp_path)) as world:
+        response = await ask(world, max_tool_calls=1)
+        assert (response["status"], response["holdfast"]["reason"]) == ("incomplete", "max_tool_calls")
+        assert len(world.provider.requests) == 1
+
+
+async def test_tools_that_are_not_allowed_are_not_shown_to_the_model(tmp_path: Path) -> None:
+    """P10.b: the server's neither, when only the client's own are allowed."""
+    async with serving([Reply(text="One."), Reply(text="Two.")], **with_files(tmp_path)) as world:
+        allowed = {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "get_weather"}]}
+        await ask(world, tools=[WEATHER], tool_choice=allowed)
+        await ask(world, tools=[WEATHER])
+        shown = [[tool["function"]["name"] for tool in request.body["tools"]] for request in world.provider.requests]
+        assert shown[0] == ["get_weather"]
+        assert {"get_weather", "read_file"} < set(shown[1])
 
 
 # What goes out.
@@ -452,10 +535,14 @@ async def test_a_stream_whose_log_cannot_be_read_further_ends_as_a_failure() -> 
 
 
 async def test_a_response_is_kept_until_it_is_deleted() -> None:
-    """P4.a, P4.b: GET returns it, also when it was streamed; after DELETE it is 404."""
+    """P4.a, P4.b, C17.b: GET returns it, also when it was streamed; after DELETE it is 404."""
     async with serving([Reply(text="Kept."), Reply(text="Kept.")]) as world:
         for response in (await ask(world), (await stream(world))[-1]["response"]):
             assert await get(world, response["id"]) == response
+            for method, path in [("GET", ""), ("GET", "?stream=true"), ("POST", "/cancel")]:
+                answer = await world.client.send(method, f"{RESPONSES}/{response['id']}{path}")
+                assert answer.headers["X-Holdfast-Run-Id"] == "run_" + response["id"].removeprefix("resp_")
+                assert answer.headers["X-Holdfast-Session-Id"]
             deleted = await world.client.send("DELETE", f"{RESPONSES}/{response['id']}")
             assert deleted.json == {"id": response["id"], "object": "response", "deleted": True}
             for method, path in [("GET", ""), ("DELETE", ""), ("POST", "/cancel"), ("GET", "/input_items")]:
@@ -478,6 +565,36 @@ async def test_what_is_not_stored_is_not_there_afterwards(store: Any) -> None:
                 await asyncio.sleep(0.01)
         await ask(world, "Third", conversation="talk")
         assert said(world) == [("user", "First"), ("assistant", "One."), ("user", "Third")]
+
+
+async def test_what_is_not_stored_waits_for_nobody() -> None:
+    """P4.c, R11.a: it adds nothing to the conversation, so it need not come after the response that goes on there."""
+    async with serving([Reply(text="One two", hold_after=1), Reply(text="Aside.")]) as world:
+        first = asyncio.ensure_future(ask(world, "a", conversation="talk"))
+        request = await world.provider.received()
+        assert text_of(await asyncio.wait_for(ask(world, "b", conversation="talk", store=False), 5)) == "Aside."
+        request.release()
+        assert text_of(await first) == "One two"
+
+
+@pytest.mark.parametrize("lane", ["replace", "reject"])
+async def test_a_conversation_that_is_busy_is_taken_over_or_left_alone(lane: str) -> None:
+    """R11.b, R11.c: as the request says; instructions are carried on from the response that goes on."""
+    async with serving([Reply(text="One two", hold_after=1), Reply(text="Three.")]) as world:
+        first = asyncio.ensure_future(ask(world, "a", conversation="talk", instructions="Be brief."))
+        request = await world.provider.received()
+        answer = await world.client.post(RESPONSES, {"input": "b", "conversation": "talk", "lane": lane})
+        if lane == "reject":
+            assert answer.status == 409
+            request.release()
+            assert (await first)["status"] == "completed"
+        else:
+            assert (answer.status, text_of(answer.json)) == (200, "Three.")
+            assert answer.json["instructions"] == "Be brief."
+            assert (await first)["holdfast"]["reason"] == "replaced"
+            # How much of the first had come when it was replaced is a matter of time.
+            told = said(world)
+            assert (told[0], told[1], told[-1]) == (("system", "Be brief."), ("user", "a"), ("user", "b"))
 
 
 async def test_a_store_false_stream_is_whole_and_then_gone() -> None:
@@ -609,14 +726,15 @@ async def test_a_client_that_keeps_the_history_itself_loses_nothing_the_provider
 async def test_a_conversation_goes_on_by_name_and_knows_no_other() -> None:
     """P6.a, P6.b, P6.c: a name or an object with an id; isolated from others."""
     async with serving([Reply(text=f"{number}.") for number in range(4)]) as world:
-        first = await ask(world, "a", conversation="one", instructions="Be brief.")
-        assert first["conversation"] == {"id": "one"}
+        name = "1" * 256
+        first = await ask(world, "a", conversation=name, instructions="Be brief.")
+        assert first["conversation"] == {"id": name}
         await ask(world, "x", conversation="two")
         assert said(world) == [("user", "x")]
-        events = await stream(world, "b", conversation={"id": "one"})
+        events = await stream(world, "b", conversation={"id": name})
         assert events[-1]["response"]["instructions"] == "Be brief."
         assert said(world) == [("system", "Be brief."), ("user", "a"), ("assistant", "0."), ("user", "b")]
-        both = {"input": "c", "conversation": "one", "previous_response_id": first["id"]}
+        both = {"input": "c", "conversation": name, "previous_response_id": first["id"]}
         answer = await world.client.post(RESPONSES, both)
         assert answer.status == 400 and answer.error["message"].startswith("Cannot use both")
 
@@ -634,6 +752,22 @@ async def test_two_responses_of_one_conversation_wait_for_each_other() -> None:
         await first
         await second
         assert said(world) == [("user", "a"), ("assistant", "One two"), ("user", "b")]
+
+
+async def test_a_result_may_come_while_its_conversation_is_going_on() -> None:
+    """P6.a, P10.b: which calls there are is known when its turn comes, so it is not refused before."""
+    async with serving([ASK_WEATHER, Reply(text="One two", hold_after=1), Reply(text="Cold.")]) as world:
+        first = await ask(world, "Oslo?", conversation="talk", tools=[WEATHER])
+        going = asyncio.ensure_future(ask(world, "Hurry.", conversation="talk"))
+        request = await world.provider.received(2)
+        result = {"type": "function_call_output", "call_id": first["output"][0]["call_id"], "output": "-3"}
+        answering = asyncio.ensure_future(ask(world, [result], conversation="talk"))
+        async with asyncio.timeout(5):
+            while len(world.server.service.supervisor.registry.all) < 2 and not answering.done():
+                await asyncio.sleep(0.01)
+        request.release()
+        assert text_of(await going) == "One two"
+        assert text_of(await answering) == "Cold."
 
 
 async def test_responses_that_come_at_the_same_moment_are_one_conversation() -> None:
@@ -687,6 +821,34 @@ async def test_a_named_session_is_continued() -> None:
         assert said(world) == [("user", "a"), ("assistant", "One."), ("user", "b")]
 
 
+async def test_a_named_sessions_open_calls_are_answered_and_no_others(tmp_path: Path) -> None:
+    """C13.b, P1.b, P10.b: also when the session is named in the body."""
+    async with serving([ASK_WEATHER, Reply(text="Cold.")]) as world:
+        first = await ask(world, "Oslo?", tools=[WEATHER], session_id="mine")
+        result = {"type": "function_call_output", "call_id": first["output"][0]["call_id"], "output": "-3"}
+        wrong = {**result, "call_id": "call_of_nobody"}
+        for session, item in (("mine", wrong), ("other", result)):
+            answer = await world.client.post(RESPONSES, {"input": [item], "session_id": session})
+            assert (answer.status, answer.error["code"]) == (400, "unknown_call")
+        assert text_of(await ask(world, [result], tools=[WEATHER], session_id="mine")) == "Cold."
+        assert [message["role"] for message in sent(world)] == ["user", "assistant", "tool"]
+
+
+async def test_the_session_key_scopes_the_memory_of_a_response() -> None:
+    """C14.a, C15.c: passed to the agent and echoed; the same request for another's memory is another request."""
+    remember = Reply(calls=(tool_call("remember", text="Likes tea."),))
+    agent = AgentSettings(prompt="", tools=("memory",))
+    async with serving([remember, Reply(text="Noted.")], agent=agent, key="k") as world:
+        headers = {"X_Holdfast_Session_Key": "ann", "Idempotency_Key": "k1"}
+        answer = await world.client.post(RESPONSES, {"input": "I like tea."}, **headers)
+        assert answer.headers["X-Holdfast-Session-Key"] == "ann"
+        store = world.server.service.store
+        assert [memory.text for memory in await store.recall("ann", "tea", 5)] == ["Likes tea."]
+        headers["X_Holdfast_Session_Key"] = "bob"
+        other = await world.client.post(RESPONSES, {"input": "I like tea."}, **headers)
+        assert other.status == 409
+
+
 # Leaving, cancelling, the background.
 
 
@@ -736,10 +898,12 @@ async def test_a_response_may_outlive_its_client() -> None:
 
 
 async def test_the_background_answers_at_once_and_is_polled() -> None:
-    """P9.a: queued or in progress, then completed, with nobody connected."""
+    """P9.a, C17.b: queued or in progress, then completed, with nobody connected."""
     async with serving([Reply(text="One two three", hold_after=1)]) as world:
-        response = await ask(world, "Count", background=True)
+        answer = await world.client.post(RESPONSES, {"input": "Count", "background": True})
+        response = check_response(answer.json)
         assert response["status"] in ("queued", "in_progress") and response["background"] is True
+        assert answer.headers["X-Holdfast-Run-Id"] == "run_" + response["id"].removeprefix("resp_")
         assert response["usage"] is None
         request = await world.provider.received()
         async with asyncio.timeout(5):

@@ -1,6 +1,7 @@
 """The WebSocket on /v1/responses, and compaction: the newer parts of Open Responses (P3, P5, P8)."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -12,12 +13,14 @@ import pytest
 from openai.types.responses import ResponsesServerEvent
 from pydantic import TypeAdapter
 
-from holdfast.config import ServerSettings
+from holdfast.api.responses.socket import MAX_WAITING
+from holdfast.config import AgentSettings, ServerSettings, StoreSettings
 from holdfast.events import Answered, TextAdded
 from holdfast.messages import Usage
-from holdfast.testing import Fault, Reply
+from holdfast.testing import Fault, Parts, Reply
 from holdfast.testing.upstream import ScriptedUpstream
 from tests.contract.test_responses import ASK_WEATHER, WEATHER
+from tests.contract.test_store_trouble import HeldStore
 from tests.responses_world import RESPONSES, TERMINAL, check_events, check_response, text_of
 from tests.serving import KEY, World, serving, serving_parts
 
@@ -122,6 +125,7 @@ async def test_a_failed_continuation_forgets_what_it_continued() -> None:
 @pytest.mark.parametrize(
     ("message", "status", "code"),
     [
+        ("", 400, "invalid_json"),
         ("not json", 400, "invalid_json"),
         ("[1]", 400, "invalid_body"),
         ('{"type":"session.update"}', 400, "unknown_event_type"),
@@ -144,8 +148,88 @@ async def test_a_message_that_makes_no_sense_is_an_error_and_the_connection_stay
             assert text_of((await socket.turn("x"))[-1]["response"]) == "Fine."
 
 
-async def test_a_client_that_leaves_its_socket_ends_its_response() -> None:
-    """P8: stored incomplete with the text so far, and the upstream closed at once."""
+async def test_a_message_over_the_limit_is_refused_and_one_at_the_limit_answered_text_or_bytes() -> None:
+    """S7.a: as a body of POST; and the connection stays."""
+    message = msgspec.json.encode({"type": "response.create", "input": "x"})
+    async with serving([Reply(text="Fine.")] * 2, server=ServerSettings(max_body_bytes=len(message))) as world:
+        async with connected(world) as socket:
+            for send in (socket.raw.send_bytes, lambda data: socket.raw.send_str(data.decode())):
+                await send(message + b" ")
+                refused = await socket.next()
+                assert (refused["status"], refused["error"]["code"]) == (413, "body_too_large")
+                await send(message)
+                assert text_of((await socket.rest())[-1]["response"]) == "Fine."
+
+
+async def test_turns_beyond_those_that_may_wait_are_refused_and_the_others_answered() -> None:
+    """S7.c: a client cannot fill the server with turns; none that was taken is lost."""
+    async with serving([Reply(text="One two", hold_after=1), *[Reply(text="Next.")] * MAX_WAITING]) as world:
+        async with connected(world) as socket:
+            await socket.send("a")
+            request = await world.provider.received()
+            for _ in range(MAX_WAITING + 1):
+                await socket.send("b")
+            while (refused := await socket.next())["type"] != "error":
+                pass
+            assert refused["status"] == 429
+            request.release()
+            assert text_of((await socket.rest())[-1]["response"]) == "One two"
+            for _ in range(MAX_WAITING):
+                assert text_of((await socket.rest())[-1]["response"]) == "Next."
+
+
+async def test_a_result_must_answer_a_call_of_the_response_that_is_not_stored() -> None:
+    """P1.b, P5.a: as it must of a stored one; what another turn does wrong takes nothing from what is remembered."""
+    async with serving([ASK_WEATHER, Reply(text="Cold."), Reply(text="Bye.")]) as world:
+        async with connected(world) as socket:
+            asked = [{"role": "developer", "content": "Be kind."}, {"role": "user", "content": "Oslo?"}]
+            first = (await socket.turn(asked, store=False, tools=[WEATHER]))[-1]["response"]
+            assert (await socket.turn([{"type": "nonsense"}]))[-1]["type"] == "error"
+            result = {"type": "function_call_output", "call_id": first["output"][0]["call_id"], "output": "-3"}
+            second = (await socket.turn([result], previous_response_id=first["id"], store=False))[-1]["response"]
+            third = (await socket.turn("Thanks.", previous_response_id=second["id"], store=False))[-1]["response"]
+            assert said(world) == ["Be kind.", "Oslo?", None, "-3", "Cold.", "Thanks."]
+            wrong = {**result, "call_id": "call_of_nobody"}
+            refused = (await socket.turn([wrong], previous_response_id=third["id"], store=False))[-1]
+            assert (refused["status"], refused["error"]["code"]) == (400, "unknown_call")
+            assert len(world.provider.requests) == 3
+
+
+async def test_a_socket_keeps_as_many_responses_as_the_store_may() -> None:
+    """P11.a: those made here push out older ones too."""
+    async with serving([Reply(text="One."), Reply(text="Two.")], store=StoreSettings(max_responses=1)) as world:
+        async with connected(world) as socket:
+            first, second = [(await socket.turn("a"))[-1]["response"]["id"] for _ in range(2)]
+            assert (await world.client.get(f"{RESPONSES}/{first}")).status == 404
+            assert (await world.client.get(f"{RESPONSES}/{second}")).status == 200
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_client_that_leaves_its_socket_while_its_run_is_being_saved_ends_it(
+    fails: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """R3.a, R6.a: it is saved and ended, or has never been; nothing is left to go on for nobody."""
+    store = HeldStore()
+    async with serving([Reply(text="One two", hold_after=-1)], parts=Parts(store=store)) as world:
+        registry = world.server.service.supervisor.registry
+        async with connected(world) as socket:
+            await socket.send("Count")
+            await world.provider.received()
+        async with asyncio.timeout(5):
+            while any(task.get_name() == "responses socket" and not task.cancelling() for task in asyncio.all_tasks()):
+                await asyncio.sleep(0.005)
+            store.fails = fails
+            store.goes_on.set()
+            while len(registry.all) > 0:
+                await asyncio.sleep(0.005)
+        runs = (await world.client.get("/v1/runs")).json["data"]
+        ends = [(run["status"], run["reason"]) for run in runs]
+        assert ends == ([] if fails else [("cancelled", "client_disconnect")])
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+async def test_a_client_that_leaves_its_socket_ends_its_response(caplog: pytest.LogCaptureFixture) -> None:
+    """P8: stored incomplete with the text so far, and the upstream closed at once; leaving is no error of ours."""
     async with serving([Reply(text="One two three", hold_after=2)]) as world:
         async with connected(world) as socket:
             await socket.send("Count")
@@ -156,6 +240,7 @@ async def test_a_client_that_leaves_its_socket_ends_its_response() -> None:
         await world.ended("run_" + name.removeprefix("resp_"))
         kept = check_response((await world.client.get(f"{RESPONSES}/{name}")).json)
         assert (kept["status"], text_of(kept)) == ("incomplete", "One two")
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
 async def test_a_socket_needs_the_key_and_shows_failures_and_silence() -> None:
@@ -229,10 +314,48 @@ async def test_a_conversation_is_compacted_and_goes_on_from_its_summary() -> Non
                 await asyncio.sleep(0.01)
 
 
+async def test_a_compacted_conversation_is_compacted_again_and_its_calls_are_told() -> None:
+    """P1.a, P5.a: an earlier summary becomes part of the new one; calls and results are summarised with the rest."""
+    script = [ASK_WEATHER, Reply(text="First summary."), Reply(text="Second summary.")]
+    async with serving(script, agent=AgentSettings(prompt="", tools=("memory",))) as world:
+        asked = await world.client.post(RESPONSES, {"input": "Oslo?", "tools": [WEATHER]})
+        result = {"type": "function_call_output", "call_id": asked.json["output"][0]["call_id"], "output": "-3"}
+        body: dict[str, Any] = {
+            "previous_response_id": asked.json["id"],
+            "input": [result],
+            "instructions": "In Latin.",
+        }
+        first = (await world.client.post(f"{RESPONSES}/compact", body)).json
+        told = world.provider.requests[1].body["messages"]
+        assert [message["role"] for message in told] == ["user", "assistant", "tool", "user"]
+        assert told[-1]["content"].startswith("Summarise") and told[-1]["content"].endswith("In Latin.")
+        assert "tools" not in world.provider.requests[1].body
+        assert first["usage"]["total_tokens"] > 0 and abs(first["created_at"] - time.time()) < 60
+        again = (await world.client.post(f"{RESPONSES}/compact", {"input": first["output"]})).json
+        assert "First summary." in said(world)[1]
+        assert [item["type"] for item in again["output"]] == ["message", "compaction"]
+        assert again["output"][0]["content"][0]["text"] == "Oslo?"
+        alone = await world.client.post(f"{RESPONSES}/compact", {"previous_response_id": asked.json["id"]})
+        assert alone.status != 400, "there is something to compact without any input"
+
+
+async def test_a_client_that_leaves_a_compaction_ends_it() -> None:
+    """R3.a, R3.c: the model is not asked on for nobody."""
+    async with serving([Reply(text="One two", hold_after=1)]) as world:
+        sending = asyncio.ensure_future(world.client.post(f"{RESPONSES}/compact", {"input": "x"}))
+        request = await world.provider.received()
+        sending.cancel()
+        await request.closed()
+        async with asyncio.timeout(5):
+            while len(world.server.service.supervisor.registry.all) > 0:
+                await asyncio.sleep(0.005)
+
+
 @pytest.mark.parametrize(
     ("script", "body", "status", "code"),
     [
         ([], {"model": "x"}, 400, "missing_required_parameter"),
+        ([], {"input": [{"type": "function_call_output", "call_id": "c", "output": "x"}]}, 400, "unknown_call"),
         ([], {"previous_response_id": "resp_x"}, 404, "previous_response_not_found"),
         ([Reply(fault=Fault("status", 500))], {"input": "x"}, 502, "compaction_failed"),
         ([Reply(text="half", fault=Fault("truncated"))], {"input": "x"}, 502, "compaction_failed"),
@@ -245,6 +368,9 @@ async def test_a_summary_that_is_not_whole_is_no_summary(
     async with serving(script) as world:
         answer = await world.client.post(f"{RESPONSES}/compact", body)
         assert (answer.status, answer.error["code"]) == (status, code)
+        assert answer.error["param"] == (
+            "previous_response_id" if status == 404 else "input" if status == 400 else None
+        )
 
 
 async def test_a_foreign_compaction_item_is_refused() -> None:

@@ -2,6 +2,9 @@
 
 import ast
 import asyncio
+import os
+import re
+import time
 from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
@@ -15,7 +18,7 @@ from starlette.routing import Route
 from holdfast.api.app import ROUTES, make_app
 from holdfast.api.middleware import keys
 from holdfast.api.routing import ApiRoute
-from holdfast.config import LimitSettings, ProviderSettings, ServerSettings
+from holdfast.config import LimitSettings, ModelSettings, ProviderSettings, ServerSettings
 from holdfast.errors import StoreUnavailableError
 from holdfast.serving.on_uvicorn import listening
 from holdfast.store.memory import MemoryStore
@@ -72,20 +75,77 @@ async def test_a_store_that_cannot_be_used_shows_in_the_detailed_health_alone() 
     assert "full" in detailed.json["store"]["message"]
 
 
+class SilentStore(MemoryStore):
+    """Never answers."""
+
+    async def check(self) -> dict[str, Any]:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+
+async def test_a_store_that_does_not_answer_holds_up_no_health_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    """S1.b: after a while it is said that it does not answer."""
+    monkeypatch.setattr("holdfast.api.about.routes.CHECK_SECONDS", 0.05)
+    async with serving_parts(upstream=ScriptedUpstream(), store=SilentStore()) as client:
+        detailed = await client.get("/health/detailed")
+    assert (detailed.status, detailed.json["status"]) == (503, "degraded")
+    assert detailed.json["store"]["status"] == "unavailable" and "0.05 seconds" in detailed.json["store"]["message"]
+
+
+async def test_the_detailed_health_counts_what_runs_and_what_waits_and_says_when_it_ends() -> None:
+    """S1.b, S10.a: each figure its own, in the metrics too."""
+    limits = LimitSettings(max_concurrent_runs=7)
+    async with serving([Reply(text="One two", hold_after=0), Reply(text="x")], limits=limits) as world:
+        first, second = [
+            asyncio.ensure_future(world.client.chat(headers={"X-Holdfast-Session-Id": "s"})) for _ in range(2)
+        ]
+        request = await world.provider.received()
+        supervisor = world.server.service.supervisor
+        async with asyncio.timeout(5):
+            while supervisor.registry.waiting < 1:
+                await asyncio.sleep(0.005)
+        shown = (await world.client.get("/health/detailed")).json
+        figures = (await world.client.get("/metrics")).body.decode()
+        assert (shown["active_runs"], shown["waiting_runs"], shown["max_concurrent_runs"]) == (1, 1, 7)
+        assert (shown["pid"], shown["model"], shown["platform"]) == (os.getpid(), "scripted/m-1", "holdfast")
+        assert shown["started_at"] <= shown["updated_at"] and abs(shown["updated_at"] - time.time()) < 60
+        assert re.search(r"^holdfast_\w*executing\w* 1\.0$", figures, re.MULTILINE), figures
+        draining = asyncio.ensure_future(supervisor.drain(5.0))
+        await asyncio.sleep(0)
+        assert (await world.client.get("/health/detailed")).json["state"] == "draining"
+        request.release()
+        await asyncio.gather(first, second, draining)
+
+
 async def test_models_lists_the_agent_first_and_then_what_is_configured() -> None:
     """S2: the agent's name, `root`, `owned_by`, and the configured models."""
     providers = {"local": ProviderSettings(base_url="http://127.0.0.1:9/v1", models=("small", "large"))}
-    async with serving(providers=providers, fallbacks=("scripted/m-2",)) as world:
+    models = {"scripted/m-3": ModelSettings(fallbacks=("local/small",))}
+    async with serving(providers=providers, fallbacks=("scripted/m-2",), models=models) as world:
         listed = await world.client.get("/v1/models")
         one = await world.client.get("/v1/models/local/small")
         missing = await world.client.get("/v1/models/nobody/knows")
         sdk = [model.id async for model in await world.openai().models.list()]
     names = [Model.model_validate(model).id for model in listed.json["data"]]
-    assert names == sdk == ["holdfast", "scripted/m-1", "scripted/m-2", "local/small", "local/large"]
+    assert names == sdk == ["holdfast", "scripted/m-1", "scripted/m-2", "local/small", "local/large", "scripted/m-3"]
     agent = listed.json["data"][0]
     assert (agent["root"], agent["owned_by"]) == ("scripted/m-1", "holdfast")
-    assert one.json["id"] == "local/small"
+    assert one.json == {
+        "id": "local/small",
+        "object": "model",
+        "created": agent["created"],
+        "owned_by": "local",
+        "root": "local/small",
+        "parent": None,
+    }
     assert (missing.status, missing.error["code"]) == (404, "model_not_found")
+
+
+ENDPOINTS = """
+    health health_detailed models capabilities metrics openapi chat_completions responses response response_compact
+    response_delete response_cancel response_input_items conversations conversation conversation_items
+"""
+"""Names that clients look endpoints up by."""
 
 
 async def test_capabilities_say_what_there_is_and_it_is_there() -> None:
@@ -107,9 +167,19 @@ async def test_capabilities_say_what_there_is_and_it_is_there() -> None:
     assert features["session_continuity_header"] == "X-Holdfast-Session-Id"
     assert features["session_key_header"] == "X-Holdfast-Session-Key"
     assert shown["endpoints"]["run_status"] == {"method": "GET", "path": "/v1/runs/{run_id}"}
+    assert set(ENDPOINTS.split()) <= set(shown["endpoints"])
     routes = {(route.method, route.path.replace(":path}", "}")) for route in ROUTES if isinstance(route, ApiRoute)}
     for name, endpoint in shown["endpoints"].items():
         assert (endpoint["method"], endpoint["path"]) in routes, name
+
+
+async def test_capabilities_say_whether_a_key_is_needed_and_whether_pages_elsewhere_may_call() -> None:
+    """S3.a, S5.a: as it is set."""
+    async with serving() as world:
+        shown = (await world.client.get("/v1/capabilities")).json
+    assert (shown["auth"]["required"], shown["features"]["cors"]) == (False, False)
+    async with serving(server=ServerSettings(cors_origins=("https://a.example",))) as world:
+        assert (await world.client.get("/v1/capabilities")).json["features"]["cors"] is True
 
 
 # S4
@@ -465,6 +535,18 @@ async def test_metrics_count_readers_that_leave_and_readers_that_come_late() -> 
         assert await figures() == [1, 1, events]
 
 
+TAKEN = [
+    ("/v1/chat/completions", "post"),
+    ("/v1/responses", "post"),
+    ("/v1/responses/compact", "post"),
+    ("/v1/conversations", "post"),
+    ("/v1/conversations/{conversation_id}", "post"),
+    ("/v1/conversations/{conversation_id}/items", "post"),
+    ("/v1/runs", "post"),
+]
+"""What reads a body, and so has to say which."""
+
+
 async def test_the_description_leaves_no_route_out() -> None:
     """S11: every path and method, with a summary, its parameters and its body."""
     async with serving_parts(upstream=ScriptedUpstream()) as client:
@@ -480,6 +562,19 @@ async def test_the_description_leaves_no_route_out() -> None:
         assert str(route.answers) in described["responses"]
         assert {p["name"] for p in described["parameters"] if p["in"] == "path"} == set(route.param_convertors)
         assert ("requestBody" in described) == (route.takes is not None), route.path
+        assert [p["name"] for p in described["parameters"] if p["in"] == "query"] == list(route.query)
+        told = described["responses"][str(route.answers)]["content"]
+        assert ("text/event-stream" in told) is route.streams, route.path
+        assert described["responses"]["default"]["content"]["application/json"]["schema"]["$ref"].endswith("/Error")
+    for path, method in TAKEN:
+        assert "requestBody" in shown["paths"][path][method], path
+    assert shown["components"]["schemas"]["Error"]["properties"]["error"]["required"] == [
+        "message",
+        "type",
+        "param",
+        "code",
+    ]
+    assert shown["components"]["securitySchemes"]["bearer"] == {"type": "http", "scheme": "bearer"}
     names = [o["operationId"] for methods in shown["paths"].values() for o in methods.values()]
     assert len(names) == len(set(names))
     chat = shown["paths"]["/v1/chat/completions"]["post"]["requestBody"]["content"]["application/json"]["schema"]

@@ -107,6 +107,33 @@ class TestPrecedence:
         assert settings.agent.workspace == "/srv"
         assert loaded.warnings == ()
 
+    @pytest.mark.parametrize(
+        ("word", "meant"),
+        [(word, True) for word in ("yes", "on", "true", "1", " True ")]
+        + [(word, False) for word in ("no", "off", "false", "0", "OFF")],
+    )
+    def test_yes_and_no_have_many_words_where_only_text_can_be(self, place: Path, word: str, meant: bool) -> None:
+        """S8.b: also against what the file says."""
+        text = f"[server]\nstrict_models = {str(not meant).lower()}\n"
+        loaded = load(place, text, environment={"HOLDFAST_SERVER_STRICT_MODELS": word})
+        assert loaded.settings.server.strict_models is meant
+        by_flag = load(place, text, flags={"server.strict_models": word})
+        assert by_flag.settings.server.strict_models is meant
+
+    def test_a_file_that_is_named_is_looked_for_from_where_one_stands(self, place: Path) -> None:
+        """S8.b: by a flag and by HOLDFAST_CONFIG; the flag wins."""
+        for name, port in (("a.toml", 1), ("b.toml", 2)):
+            (place / name).write_text(f"[server]\nport = {port}\n")
+        assert load(place, environment={"HOLDFAST_CONFIG": "a.toml"}).settings.server.port == 1
+        loaded = load_settings({}, {"HOLDFAST_CONFIG": "a.toml"}, Path("b.toml"), place)
+        assert (loaded.settings.server.port, loaded.path) == (2, place / "b.toml")
+
+    def test_a_flag_stands_though_the_variable_is_bad(self, place: Path) -> None:
+        """S8.b, S8.d: the variable is passed over, and said to be."""
+        loaded = load(place, environment={"HOLDFAST_PORT": "x"}, flags={"server.port": "7"})
+        assert (loaded.settings.server.port, loaded.source_of("server.port")) == (7, "--port")
+        assert len(loaded.warnings) == 1
+
     def test_an_empty_variable_is_one_that_is_not_set(self, place: Path) -> None:
         loaded = load(place, "[server]\nport = 9\n", environment={"HOLDFAST_PORT": "", "HOLDFAST_DIALECT": " "})
         assert loaded.settings.server.port == 9
@@ -158,6 +185,16 @@ class TestWrongValues:
                 "line 2: server.shutdown_grace_seconds: it is -1; it must be a number, 0 or more.",
             ),
             ("[agent]\nmax_turns = 0", "line 2: agent.max_turns: it is 0; it must be a whole number, 1 or more."),
+            (
+                f'[server]\ndialect = "{"x" * 61}"',
+                f'line 2: server.dialect: it is "{"x" * 60}…"; it must be one of "hermes", "holdfast", "nanobot".',
+            ),
+            ("[server]\nport = -1", "line 2: server.port: it is -1; it must be a whole number from 0 to 65535."),
+            ("[stream]\nretries = 21", "line 2: stream.retries: it is 21; it must be a whole number from 0 to 20."),
+            (
+                "[limits]\nmax_queued_per_session = -1",
+                "line 2: limits.max_queued_per_session: it is -1; it must be a whole number, 0 or more.",
+            ),
             ("[server]\nstrict_models = 1", "line 2: server.strict_models: it is 1; it must be true or false."),
             (
                 '[agent]\ntools = ["file"]',
@@ -386,7 +423,9 @@ class TestPlaces:
         assert data_directory({"HOME": "/h", "XDG_DATA_HOME": "relative"}) == Path("/h/.local/share/holdfast")
         assert data_directory({"HOME": "/h", "XDG_DATA_HOME": "/d", "HOLDFAST_DATA_DIR": "/x"}) == Path("/x")
         assert data_directory({"HOME": "/h", "HOLDFAST_DATA_DIR": "~/x"}) == Path("/h/x")
+        assert data_directory({"HOME": "/h", "HOLDFAST_DATA_DIR": "x"}) == Path.cwd() / "x"
         assert config_directory({"HOME": "/h", "XDG_CONFIG_HOME": "/c"}) == Path("/c/holdfast")
+        assert config_directory({"HOME": "/h", "XDG_CONFIG_HOME": "c"}) == Path("/h/.config/holdfast")
 
     def test_the_store_is_a_file_in_the_data_directory_unless_named(self) -> None:
         def path(url: str) -> Path | None:
@@ -396,6 +435,7 @@ class TestPlaces:
         assert path("memory:") is None
         assert path("sqlite:////srv/h.db") == Path("/srv/h.db")
         assert path("sqlite:///h.db") == Path.cwd() / "h.db"
+        assert path("sqlite:///~/h.db") == Path.home() / "h.db"
 
     @pytest.mark.parametrize(
         "url",
@@ -405,6 +445,7 @@ class TestPlaces:
             "sqlite:///",
             "sqlite:///:memory:",
             "sqlite:////tmp/",
+            "sqlite:////tmp/a\x00.db",
             "sqlite://host/x.db",
             "mysql://x",
             "x",

@@ -40,7 +40,18 @@ def test_files_have_their_types_and_only_those_with_a_hash_in_their_name_are_kep
     assert script.headers["content-type"] == "text/javascript; charset=utf-8"
     assert "immutable" in script.headers["cache-control"]
     for answer in (page, script):
-        assert answer.headers["content-security-policy"].startswith("default-src 'none'; script-src 'self'")
+        assert answer.headers["content-security-policy"].split("; ") == [
+            "default-src 'none'",
+            "script-src 'self'",
+            "style-src 'self'",
+            "img-src 'self' data: blob:",
+            "connect-src 'self'",
+            "font-src 'self'",
+            "base-uri 'none'",
+            "form-action 'none'",
+            "frame-ancestors 'none'",
+        ]
+        assert answer.headers["vary"] == "Accept-Encoding"
 
 
 def test_a_file_is_sent_compressed_to_whoever_takes_it_so_and_not_at_all_to_whoever_has_it(static: Path) -> None:
@@ -51,8 +62,14 @@ def test_a_file_is_sent_compressed_to_whoever_takes_it_so_and_not_at_all_to_whoe
     assert packed.headers["content-encoding"] == "gzip"
     assert "content-encoding" not in plain.headers
     assert packed.text == plain.text == "let x;"
+    whole = client.get("/", headers={"Accept-Encoding": "gzip"})
+    assert whole.text == "<!doctype html>" and "content-encoding" not in whole.headers
     again = client.get("/assets/index-abc.js", headers={"If-None-Match": plain.headers["etag"]})
     assert (again.status_code, again.content) == (304, b"")
+    assert again.headers["etag"] == plain.headers["etag"] and "immutable" in again.headers["cache-control"]
+    (static / "assets" / "index-abc.js").write_text("let y;")
+    changed = client_for(static).get("/assets/index-abc.js", headers={"If-None-Match": plain.headers["etag"]})
+    assert changed.status_code == 200
 
 
 def test_nothing_but_the_page_is_served(static: Path) -> None:
@@ -68,6 +85,9 @@ def test_without_a_built_page_it_is_said_how_to_build_it(tmp_path: Path) -> None
     answer = client_for(tmp_path).get("/")
     assert answer.status_code == 404
     assert "make page" in answer.text and "/openapi.json" in answer.text
+    assert answer.headers["content-security-policy"] == "default-src 'none'; frame-ancestors 'none'"
+    # Once it is built nobody shall be shown this again.
+    assert answer.headers["cache-control"] == "no-store"
 
 
 @pytest.fixture

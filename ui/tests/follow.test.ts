@@ -2,7 +2,7 @@
 import { createServer, type ServerResponse } from "node:http";
 import type { AddressInfo } from "node:net";
 import { afterEach, beforeEach, expect, it, vi } from "vitest";
-import { follow } from "../src/lib/follow";
+import { FrameBatch, follow, pause } from "../src/lib/follow";
 import { ApiError, UnreachableError } from "../src/lib/http";
 import type { Numbered } from "../src/lib/wire";
 
@@ -64,6 +64,46 @@ it("goes on after a broken connection, a clean end without the end, and a repeti
 it("waits for a server that is starting behind a proxy", async () => {
   answers = [(response) => response.writeHead(502).end(), (response) => response.end(frame(0, "run.ended"))];
   expect((await read()).numbers).toEqual([0]);
+});
+
+it("waits out what passes, and nothing else", async () => {
+  for (const status of [429, 503, 504]) {
+    answers = [(response) => response.writeHead(status).end(), (response) => response.end(frame(0, "run.ended"))];
+    expect((await read()).numbers).toEqual([0]);
+  }
+  asked = [];
+  for (const status of [400, 403, 500]) {
+    answers = [(response) => response.writeHead(status).end(), (response) => response.end(frame(0, "run.ended"))];
+    await expect(read()).rejects.toThrow(ApiError);
+  }
+  expect(asked).toHaveLength(3);
+});
+
+it("tries again at once when the network is back or somebody looks", async () => {
+  for (const event of [() => dispatchEvent(new Event("online")), () => document.dispatchEvent(new Event("visibilitychange"))]) {
+    const waiting = pause(60, new AbortController().signal);
+    event();
+    await waiting;
+  }
+  const controller = new AbortController();
+  const waiting = pause(60, controller.signal);
+  controller.abort();
+  await expect(waiting).rejects.toThrow(/abort/i);
+  await expect(pause(60, controller.signal)).rejects.toThrow(/abort/i);
+});
+
+it("hands on what came within a frame together, in order, and once", async () => {
+  const received: number[][] = [];
+  const batch = new FrameBatch((events) => received.push(events.map(({ number }) => number)));
+  const numbered = (...numbers: number[]) => numbers.map((number) => ({ number }) as Numbered);
+  batch.add(numbered(0, 1));
+  batch.add(numbered(2));
+  expect(received).toEqual([]);
+  await vi.waitFor(() => expect(received).toEqual([[0, 1, 2]]));
+  batch.add(numbered(3));
+  batch.flush();
+  batch.flush();
+  expect(received).toEqual([[0, 1, 2], [3]]);
 });
 
 it("takes the word of a server that has nothing more to tell", async () => {

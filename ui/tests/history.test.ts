@@ -1,4 +1,5 @@
 import { describe, expect, it } from "vitest";
+import type { ToolItem } from "../src/lib/fold";
 import { exchangesOf } from "../src/lib/history";
 import type { Message, Run } from "../src/lib/wire";
 
@@ -46,6 +47,25 @@ describe("saved messages", () => {
     const said = (role: "user" | "assistant", content: string): Message => ({ role, content });
     const bare = exchangesOf([said("user", "a"), said("assistant", "b"), said("user", "c"), said("assistant", "d")], new Map());
     expect(bare.map(({ asked }) => asked)).toEqual([[{ type: "text", text: "a" }], [{ type: "text", text: "c" }]]);
+  });
+
+  it("hand over the client's own calls, and show which tool failed", () => {
+    const calls = { ...messages[3]!, run_id: "run_3" };
+    const failed: Message = { ...messages[4]!, run_id: "run_3", failed: true };
+    const waits = { id: "run_3", outcome: "requires_action", reason: "client_tools", usage: { output_tokens: 3 }, created_at: 1, ended_at: 4 };
+    const { view } = exchangesOf([calls, failed], new Map([["run_3", waits as unknown as Run]]))[0]!;
+    expect(view.items).toMatchObject([{ name: "read_file", state: "failed" }, { name: "terminal", state: "handed_over" }]);
+    expect(view).toMatchObject({ run: "run_3", usage: { output_tokens: 3 }, began: 1, ended: 4 });
+  });
+
+  it("name what a call works on", () => {
+    const call = (written: string): Message => ({
+      id: 1, run_id: "r", role: "assistant", content: "", tool_calls: [{ id: "c", function: { name: "read_file", arguments: written } }],
+    });
+    const label = (written: string) => (exchangesOf([call(written)], new Map())[0]!.view.items[0] as ToolItem).label;
+    expect(label('{"limit": 3, "path": "a\\n b.txt"}')).toBe("read_file a b.txt");
+    expect(label('{"limit": 3}')).toBe("read_file");
+    expect(label('{"path": "a')).toBe("read_file");
   });
 
   it("get no verdict when their run is no longer known", () => {

@@ -176,6 +176,7 @@ def test_everything_that_can_happen_makes_a_sound_stream() -> None:
     assert response["output"][1]["summary"] == []
     assert response["output"][2]["content"][0]["text"] == 'I look: "é😀\\"\n'
     assert [item["arguments"] for item in response["output"][3:5]] == ['{"a":1}', "{}"]
+    assert {item["status"] for item in response["output"]} == {"completed"}
     assert response["model"] == "p/m-2"
 
 
@@ -311,6 +312,37 @@ def test_every_outcome_has_its_status_and_its_last_event(outcome: Outcome, statu
     assert (response["error"] is not None) == (status == "failed")
     assert (response["incomplete_details"] is not None) == (status in ("incomplete", "cancelled"))
     assert ("holdfast" in response) == (status != "completed")
+
+
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [
+        (429, "rate_limit_exceeded"),
+        (400, "invalid_prompt"),
+        (413, "invalid_prompt"),
+        (422, "invalid_prompt"),
+        (401, "server_error"),
+        (500, "server_error"),
+        (None, "server_error"),
+    ],
+)
+def test_a_failure_has_the_nearest_code_that_the_sdks_know(status: int | None, code: str) -> None:
+    """C18.a, P2.b: with the provider's own words."""
+    failed = ended(Failed(reason="upstream_error", message="They said no.", status=status))
+    assert fold([BEGAN, failed])["error"] == {"code": code, "message": "They said no."}
+
+
+def test_a_filtered_answer_says_so_and_any_other_cut_is_the_nearest_word() -> None:
+    """C18.a: of the two reasons that the SDKs know."""
+    for reason, told in [("content_filter", "content_filter"), ("max_turns", "max_output_tokens")]:
+        response = fold([BEGAN, ended(Incomplete(reason=reason))])  # type: ignore[arg-type]
+        assert response["incomplete_details"] == {"reason": told}
+
+
+def test_a_response_tells_when_it_began_and_when_it_was_done() -> None:
+    """P2.a: each its own time."""
+    response = fold([BEGAN, TextAdded(text="x"), ended(Completed())], created_at=990.5)
+    assert (response["created_at"], response["completed_at"]) == (990, 1001)
 
 
 def test_what_no_schema_knows_is_told_only_to_clients_that_asked() -> None:

@@ -4,7 +4,8 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.errors import ProviderRefusedError, TransportLostError
-from holdfast.messages import user_says
+from holdfast.ids import CallId
+from holdfast.messages import AssistantMessage, ToolCall, ToolMessage, user_says
 from holdfast.testing import CHAOS_MODELS, FAULTS, Fault, ScriptedProvider, chaos_reply, chaos_responder
 from holdfast.upstream.port import ModelCall
 from tests.upstream_world import QUICK, asking, hear
@@ -77,3 +78,15 @@ async def test_a_client_of_the_chaos_provider_sees_the_fault_it_asked_for() -> N
     assert isinstance(lost.error, TransportLostError) and len(lost.text.split()) == 4
     assert isinstance(refused.error, ProviderRefusedError) and refused.error.status == 401
     assert cut.answered is not None and cut.answered.finish == "length"
+
+
+async def test_once_a_tool_has_answered_the_reply_is_whole() -> None:
+    """T6: a run that was broken in the middle can be brought to an end."""
+    asked = user_says("[chaos: 401]")
+    called = AssistantMessage(parts=(ToolCall(id=CallId("c"), name="f", arguments="{}"),))
+    answered = ToolMessage(call_id=CallId("c"), output="done")
+    async with ScriptedProvider(chaos_responder) as provider, asking(provider) as upstream:
+        refused = await hear(upstream, ModelCall(model="scripted/chaos", messages=(asked,)))
+        whole = await hear(upstream, ModelCall(model="scripted/chaos", messages=(asked, called, answered)))
+    assert isinstance(refused.error, ProviderRefusedError)
+    assert whole.answered is not None and whole.answered.finish == "stop" and "is whole" in whole.text

@@ -76,13 +76,15 @@ async def exchange(provider: ScriptedProvider, body: bytes = ASKED, *, quiet_sec
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
     got = b""
+    until = time.monotonic() + 5 * quiet_seconds
     try:
-        while True:
+        while time.monotonic() < until:
             async with asyncio.timeout(quiet_seconds):
                 data = await reader.read(65_536)
             got += data
             if not data:
                 return got, "eof"
+        return got, "open"
     except TimeoutError:
         return got, "open"
     except ConnectionResetError:
@@ -122,6 +124,81 @@ async def test_a_fault_ends_the_connection_as_the_table_says(
     assert ended == ending
     assert got.endswith(b"0\r\n\r\n") is last_chunk
     assert (b"[DONE]" in got) is terminator
+
+
+SAYS: list[tuple[FaultName, bytes, bytes | None]] = [
+    # the fault, what is in the answer, what is not
+    ("truncated", b'"finish_reason":"length"', b'"finish_reason":"stop"'),
+    ("content_filter", b'"finish_reason":"content_filter"', b'"finish_reason":"stop"'),
+    ("error_event", b"The model crashed while it was answering.", b"Network connection lost."),
+    ("lost_event", b"Network connection lost.", b"The model crashed"),
+    ("garbage", b"this is not JSON", None),
+    ("stall_with_comments", b": keepalive\n\n", b'"finish_reason":"'),
+    ("stall_after_headers", b": keepalive\n\n", b"data: "),
+    ("redirect", b"HTTP/1.1 307 ", b"data: "),
+    ("no_streaming", b"Streaming is not supported", b"data: "),
+    ("only_plain", b"Content-Type: application/json", b"data: "),
+    ("status", b"HTTP/1.1 500 ", b"Retry-After"),
+]
+
+
+@pytest.mark.parametrize(("name", "told", "untold"), SAYS)
+async def test_a_fault_says_what_the_table_says(name: FaultName, told: bytes, untold: bytes | None) -> None:
+    """T6: whatever is asked for is what a client gets."""
+    async with ScriptedProvider([replace(STORY, calls=(), fault=Fault(name))]) as provider:
+        got, _ = await exchange(provider)
+    assert told in got and (untold is None or untold not in got)
+
+
+PLAIN: list[tuple[FaultName, str, bool]] = [
+    # the fault, how the socket ends, is the answer whole
+    ("none", "open", True),
+    ("no_streaming", "open", True),
+    ("only_plain", "open", True),
+    ("slow", "open", True),
+    ("die_after", "eof", False),
+    ("cut_frame", "eof", False),
+    ("cut_tool_call", "eof", False),
+    ("reset", "reset", False),
+    ("half_close", "eof", False),
+    ("stall", "open", False),
+    ("stall_with_comments", "open", False),
+    ("stall_tool_call", "open", False),
+    ("stall_after_headers", "open", False),
+    ("eof", "open", False),
+    ("garbage", "open", False),
+    ("error_event", "open", False),
+    ("lost_event", "open", False),
+]
+
+
+@pytest.mark.parametrize(("name", "ending", "is_whole"), PLAIN)
+async def test_a_plain_answer_breaks_in_the_same_ways(name: FaultName, ending: str, is_whole: bool) -> None:
+    """T6: for clients that do not stream."""
+    asked = ASKED.replace(b"true", b"false")
+    async with ScriptedProvider([replace(STORY, fault=Fault(name, 10 if name == "slow" else None))]) as provider:
+        got, ended = await exchange(provider, asked)
+    assert ended == ending
+    body = got.partition(b"\r\n\r\n")[2]
+    assert (b'"finish_reason"' in body and body.endswith(b"}")) is is_whole
+
+
+async def test_it_waits_before_every_chunk_when_it_is_slow() -> None:
+    """T6: as many milliseconds as were asked for."""
+    async with ScriptedProvider([Reply(text=("a", "b", "c"), fault=Fault("slow", 40))]) as provider:
+        began = time.monotonic()
+        got, _ = await exchange(provider)
+        request = provider.requests[0]
+    assert b"[DONE]" in got
+    assert request.answered_at is not None and request.answered_at - began >= 0.12
+
+
+async def test_it_remembers_the_newest_requests_alone() -> None:
+    """T6: it may serve for days."""
+    async with ScriptedProvider(lambda request: Reply(text=request.model), remember=2) as provider:
+        for name in (b"a", b"b", b"c"):
+            await exchange(provider, ASKED.replace(b'"m"', b'"%b"' % name), quiet_seconds=0.05)
+        assert [request.model for request in provider.requests] == ["b", "c"]
 
 
 @pytest.mark.parametrize(
@@ -243,6 +320,8 @@ async def test_it_survives_a_client_that_resets() -> None:
         ("reset", Fault("reset")),
         (" die_after-10 ", Fault("die_after", 10)),
         ("429", Fault("status", 429)),
+        ("400", Fault("status", 400)),
+        ("599", Fault("status", 599)),
         ("status 503", Fault("status", 503)),
     ],
 )
@@ -250,7 +329,7 @@ def test_a_fault_is_read_from_words(words: str, fault: Fault) -> None:
     assert parse_fault(words) == fault
 
 
-@pytest.mark.parametrize("words", ["", "explode", "999", "42", "reset-two", "-"])
+@pytest.mark.parametrize("words", ["", "explode", "399", "600", "42", "reset-two", "-"])
 def test_words_that_are_no_fault_are_answered_with_those_there_are(words: str) -> None:
     with pytest.raises(ValueError, match="die_after"):
         parse_fault(words)
