@@ -2,12 +2,16 @@
 
 import pytest
 
-from holdfast.ids import CallId
+from holdfast.errors import StoreUnavailableError
+from holdfast.events import Warned
+from holdfast.ids import CallId, SessionId
 from holdfast.messages import AssistantMessage, Message, Text, ToolCall, ToolMessage, UserMessage, user_says
+from holdfast.outcomes import Completed
 from holdfast.runs.history import TRUNCATED_MESSAGES, trim
 from holdfast.store.memory import MemoryStore
+from holdfast.store.records import SessionRecord
 from holdfast.testing.upstream import says
-from tests.runs_world import World, open_world
+from tests.runs_world import World, open_world, outcome_of
 
 
 def answer(text: str) -> AssistantMessage:
@@ -47,9 +51,8 @@ async def test_a_run_is_shown_its_sessions_past_or_the_one_that_it_was_asked_to_
         assert await asked_after(world, parent=path[1].id) == ["one", "re one"]
         assert await asked_after(world, rooted=True) == []
         assert await asked_after(world, session="other") == []
-        assert await asked_after(world, history=(user_says("sent"),), parent=path[3].id) == [
-            m.message.text for m in path
-        ]  # type: ignore[union-attr]
+        sent = (user_says("sent"),)
+        assert await asked_after(world, history=sent, parent=path[3].id) == ["one", "re one", "two", "re two"]
 
 
 async def test_a_history_is_shown_whole_unless_it_is_to_be_trimmed() -> None:
@@ -60,3 +63,20 @@ async def test_a_history_is_shown_whole_unless_it_is_to_be_trimmed() -> None:
             await world.run(str(number), stored_history=True)
         assert len(await asked_after(world)) == 120
         assert len(await asked_after(world, truncate_history=True)) == TRUNCATED_MESSAGES == 100
+
+
+class ForgetfulStore(MemoryStore):
+    """Cannot read conversations."""
+
+    async def get_session(self, session: SessionId) -> SessionRecord | None:
+        raise StoreUnavailableError("the disk is gone")
+
+
+async def test_a_history_that_cannot_be_read_is_none_and_the_log_says_so() -> None:
+    """C13.c: the run goes on without it, and nobody takes its answer for one that knew the past."""
+    async with open_world(ForgetfulStore(), [says("ok")]) as world:
+        events = await world.run(stored_history=True)
+        warned = [event.message for event in events if isinstance(event, Warned)]
+        assert warned == ["The stored history could not be read: the disk is gone"]
+        assert [len(call.messages) for call in world.upstream.calls] == [1]
+        assert outcome_of(events) == Completed()
