@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.agents.request import RunRequest
 from holdfast.config import AgentSettings, LimitSettings, Settings
-from holdfast.errors import StoreUnavailableError
+from holdfast.errors import RequestError, StoreUnavailableError
 from holdfast.events import ApprovalAsked, Event, ToolFinished
 from holdfast.ids import SessionId, make_run_id
 from holdfast.messages import user_says
@@ -162,9 +162,11 @@ async def test_a_server_that_is_closing_takes_no_new_runs(tmp_path: Path) -> Non
         supervisor = server.service.supervisor
         started = await supervisor.start(asking())
         await upstream.asked()
-        assert not supervisor.is_closing
+        closing = [supervisor.is_closing]
         server.begin_shutdown()
-        assert supervisor.is_closing
+        assert [*closing, supervisor.is_closing] == [False, True]
+        with pytest.raises(RequestError, match="shutting down"):
+            await supervisor.start(asking())
         draining = asyncio.ensure_future(server.drain(5))
         await asyncio.sleep(0.01)
         assert not draining.done()

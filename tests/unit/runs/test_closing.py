@@ -50,11 +50,15 @@ def folded(*events: Event) -> Transcript:
 )
 def test_a_call_that_was_being_written_is_dropped_with_the_reason(outcome: Outcome, cause: str, error: str) -> None:
     """U13.b, U13.c, R5.a: the warning says what stopped it, behind what had been said."""
-    begun = [ToolCallBegan(index=0, call_id=CallId("c"), name="echo"), ArgumentsAdded(index=0, text='{"é')]
+    begun: list[Event] = [ToolCallBegan(index=0, call_id=CallId("c"), name="echo"), ArgumentsAdded(index=0, text='{"é')]
     warning = f"{cause} mid tool-call (echo): the action was not carried out."
     for text in ("", "Well."):
-        said = [TextAdded(text=text)] if text else []
-        turns = [TurnStarted(turn=0, model="m"), Answered(finish="stop", model="m"), TurnStarted(turn=1, model="m")]
+        said: list[Event] = [TextAdded(text=text)] if text else []
+        turns: list[Event] = [
+            TurnStarted(turn=0, model="m"),
+            Answered(finish="stop", model="m"),
+            TurnStarted(turn=1, model="m"),
+        ]
         assert close_interrupted(folded(*turns, *said, *begun), outcome) == [
             ToolCallDropped(call_id=CallId("c"), name="echo", bytes_received=4),
             TextAdded(text=f"\n\n{warning}" if text else warning),
@@ -64,7 +68,7 @@ def test_a_call_that_was_being_written_is_dropped_with_the_reason(outcome: Outco
 
 def test_what_had_ended_by_itself_needs_nothing() -> None:
     """R3.b: neither a turn that was whole nor a tool that had its result is touched."""
-    whole = [TurnStarted(turn=0, model="m"), TextAdded(text="a"), Answered(finish="stop", model="m")]
+    whole: list[Event] = [TurnStarted(turn=0, model="m"), TextAdded(text="a"), Answered(finish="stop", model="m")]
     assert close_interrupted(folded(*whole), Completed()) == []
     assert close_interrupted(folded(), Cancelled(reason="user")) == []
 
