@@ -235,3 +235,18 @@ async def test_a_log_that_could_not_be_written_takes_no_more_and_wakes_whoever_w
     with pytest.raises(StoreUnavailableError):
         recorder.push(words("later"))
     assert (recorder.end, recorder.transcript.text, len(log.handed_over)) == (0, "", 1)
+
+
+async def test_a_follower_that_keeps_up_is_pushed_everything_and_halted_at_the_end() -> None:
+    """R7.a: without a wake-up in between, and never after the run's last event."""
+    recorder, log = await recording()
+    subscription, follower = Subscription(RUN, log, recorder, BEFORE_FIRST), Following()
+    assert subscription.follow(follower)
+    for text in ("one", "two"):
+        recorder.push(words(text))
+        await log.commit()
+        assert (len(follower.heard), follower.halts) == (recorder.end, 0)
+    await recorder.close(await recorder.finish(), [], Completed(), ())
+    assert (len(follower.heard), follower.halts, subscription.is_over) == (3, 1, True)
+    assert recorder.followers == []
+    assert not subscription.follow(follower)
