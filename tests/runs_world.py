@@ -48,6 +48,7 @@ class ScriptedTools:
 
     def __init__(self) -> None:
         self.done: list[tuple[str, dict[str, Any]]] = []
+        self.contexts: list[ToolContext] = []
         self.started = asyncio.Event()
         self.ended = asyncio.Event()
 
@@ -59,6 +60,7 @@ class ScriptedTools:
 
     async def call(self, name: str, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
         self.done.append((name, arguments))
+        self.contexts.append(context)
         self.started.set()
         try:
             if name == "hang":

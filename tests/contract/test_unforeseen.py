@@ -200,16 +200,19 @@ async def test_nothing_is_left_of_a_run_that_was_to_be_kept_by_nobody(store: Sto
         reader.leave()
 
 
-async def test_an_ended_run_is_kept_by_no_grace_that_is_still_running() -> None:
+@pytest.mark.parametrize("leaves", ["before its end", "after its end"])
+async def test_an_ended_run_is_kept_by_no_grace_that_is_still_running(leaves: str) -> None:
     """R7.c: whoever said that they come back within a day does not keep what has ended in memory so long."""
     goes_on = asyncio.Event()
     async with open_world(MemoryStore(), [[goes_on, *says("whole")]]) as world:
         started = await world.start(on_disconnect=86_400.0)
         run = started.run
-        started.subscription.leave()
-        del started
+        if leaves == "before its end":
+            started.subscription.leave()
         goes_on.set()
         await ended(world, run)
+        started.subscription.leave()
+        del started
         async with asyncio.timeout(10):
             while any(isinstance(kept, LiveRun) and kept.request.run == run for kept in gc.get_objects()):
                 gc.collect()

@@ -2,11 +2,14 @@
 
 import asyncio
 
+import pytest
+
 from holdfast.clock import SystemClock
+from holdfast.errors import StoreUnavailableError
 from holdfast.events import Answered, Batch, Event, RunStarted, TextAdded, TurnStarted
 from holdfast.ids import BEFORE_FIRST, EventNumber, RunId, SessionId
 from holdfast.outcomes import Completed
-from holdfast.runs.log.recorder import Recorder
+from holdfast.runs.log.recorder import MAX_PENDING_EVENTS, Recorder
 from holdfast.runs.log.subscription import Subscription
 from holdfast.runs.log.tail import TAIL_EVENTS
 from holdfast.runs.log.transcript import Transcript
@@ -198,3 +201,52 @@ async def test_a_follower_is_not_told_what_does_not_follow() -> None:
     assert follower.heard == []
     assert [event for batch in subscription.read_tail() or [] for event in batch.events] == words("zero")
     assert subscription.follow(follower)
+
+
+async def test_a_run_that_is_far_ahead_of_the_store_is_told_to_wait_and_then_is_not() -> None:
+    """R7.c: what is not saved yet is in memory, and that is bounded."""
+    recorder, log = await recording()
+    assert recorder.push(words("in flight"))
+    assert recorder.push(words(*"x" * (MAX_PENDING_EVENTS - 1)))
+    assert recorder.push(words("just fits"))
+    assert not recorder.push(words("too far"))
+    draining = asyncio.get_running_loop().create_task(recorder.drain())
+    await asyncio.sleep(0)
+    await log.commit()
+    assert not draining.done()
+    await log.commit()
+    async with asyncio.timeout(5):
+        await draining
+    assert recorder.end == MAX_PENDING_EVENTS + 2
+    assert recorder.push(words("on we go"))
+    await log.commit()
+
+
+async def test_a_log_that_could_not_be_written_takes_no_more_and_wakes_whoever_waits() -> None:
+    """R6.b: what came behind the batch that was refused is told to nobody either."""
+    recorder, log = await recording()
+    recorder.push(words("refused"))
+    recorder.push(words("behind it"))
+    draining = asyncio.get_running_loop().create_task(recorder.drain())
+    await asyncio.sleep(0)
+    recorder._committed(StoreUnavailableError("the disk is full"))
+    async with asyncio.timeout(5):
+        await draining
+    with pytest.raises(StoreUnavailableError):
+        recorder.push(words("later"))
+    assert (recorder.end, recorder.transcript.text, len(log.handed_over)) == (0, "", 1)
+
+
+async def test_a_follower_that_keeps_up_is_pushed_everything_and_halted_at_the_end() -> None:
+    """R7.a: without a wake-up in between, and never after the run's last event."""
+    recorder, log = await recording()
+    subscription, follower = Subscription(RUN, log, recorder, BEFORE_FIRST), Following()
+    assert subscription.follow(follower)
+    for text in ("one", "two"):
+        recorder.push(words(text))
+        await log.commit()
+        assert (len(follower.heard), follower.halts) == (recorder.end, 0)
+    await recorder.close(await recorder.finish(), [], Completed(), ())
+    assert (len(follower.heard), follower.halts, subscription.is_over) == (3, 1, True)
+    assert recorder.followers == []
+    assert not subscription.follow(follower)
