@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from holdfast.api.requests.idempotency import LiveRequests
 from holdfast.chaos.faults import parse_fault
 from holdfast.config import AgentSettings, LimitSettings, StreamSettings, WireProtocol
 from holdfast.events import RunEnded
+from holdfast.ids import RunId
 from holdfast.outcomes import Completed
 from holdfast.store.memory import MemoryStore
 from holdfast.store.records import IdempotencyKey, Reserved, RunRecord
@@ -75,6 +77,32 @@ async def test_an_sdks_retry_does_not_attach_to_somebody_elses_run(path: str, bo
         assert bob.headers["X-Holdfast-Run-Id"] != first
         assert "Idempotency-Replayed" not in bob.headers
         await world.ended(first)
+
+
+@pytest.mark.parametrize("count", [None, "0", "-1", "x", ""])
+async def test_a_first_try_does_not_attach_to_the_same_question_of_somebody_else(count: str | None) -> None:
+    """C15.e: two clients that ask the same at the same time without a key are two; only a retry says that it is one."""
+    headers = {} if count is None else {"X_Stainless_Retry_Count": count}
+    async with serving([Reply(text="One.", hold_after=0), Reply(text="Two.")]) as world:
+        first = asyncio.ensure_future(world.client.chat(headers=headers))
+        asked = await world.provider.received()
+        second = await world.client.chat(headers=headers)
+        asked.release()
+        assert ((await first).text, second.text) == ("One.", "Two.")
+        assert "Idempotency-Replayed" not in second.headers
+
+
+def test_the_requests_that_are_being_answered_are_known_and_no_others_are_kept() -> None:
+    """C15.e, R7.c: however many came and went meanwhile."""
+    requests = LiveRequests()
+    live = {RunId(f"run_{number}") for number in range(0, 1000, 10)}
+    for number in range(1000):
+        requests.add(f"f{number}", RunId(f"run_{number}"), live.__contains__)
+        assert len(requests._runs) <= max(64, 2 * len(live) + 1)
+    for number in range(1000):
+        run = RunId(f"run_{number}")
+        assert requests.find(f"f{number}", live.__contains__) == (run if run in live else None)
+    assert requests.find("nobody's", lambda _: True) is None
 
 
 async def test_a_run_that_nobody_is_connected_to_is_not_accepted_and_then_cancelled() -> None:
