@@ -105,6 +105,22 @@ def test_the_requests_that_are_being_answered_are_known_and_no_others_are_kept()
     assert requests.find("nobody's", lambda _: True) is None
 
 
+@pytest.mark.parametrize(("path", "body"), SURFACES)
+async def test_every_surface_passes_the_session_key_on_and_echoes_it(path: str, body: Any) -> None:
+    """C14.a: what was remembered under a key is recalled under it alone, whichever way one asks."""
+    calls = [tool_call("remember", text="Ann likes tea."), *[tool_call("recall", query="tea")] * 2]
+    script = [reply for call in calls for reply in (Reply(calls=(call,)), Reply(text="Ok."))]
+    async with serving(script, agent=AgentSettings(prompt="", tools=("memory",)), key=KEY) as world:
+        seen = []
+        for session, key in (("s1", "ann"), ("s2", "ann"), ("s3", "bob")):
+            headers = {"X_Holdfast_Session_Id": session, "X_Holdfast_Session_Key": key}
+            answer = await world.client.post(path, body, **headers)
+            assert (answer.headers["X-Holdfast-Session-Id"], answer.headers["X-Holdfast-Session-Key"]) == (session, key)
+            await world.ended(answer.headers["X-Holdfast-Run-Id"])
+            seen.append("Ann likes tea." in world.provider.requests[-1].body["messages"][-1]["content"])
+        assert seen[1:] == [True, False]
+
+
 async def test_a_run_that_nobody_is_connected_to_is_not_accepted_and_then_cancelled() -> None:
     """J1.a: a run that would die with a reader it does not have is refused; one with seconds to attach in is not."""
     async with serving([Reply(text="Hi.")]) as world:
