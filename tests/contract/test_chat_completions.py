@@ -16,6 +16,8 @@ from holdfast.config import AgentSettings, ServerSettings, Settings
 from holdfast.errors import StoreUnavailableError
 from holdfast.events import (
     Answered,
+    ApprovalAnswered,
+    ApprovalAsked,
     ArgumentsAdded,
     Batch,
     Delta,
@@ -23,8 +25,11 @@ from holdfast.events import (
     RunEnded,
     TextAdded,
     ToolCallBegan,
+    ToolCallDropped,
     ToolFinished,
     ToolStarted,
+    TurnStarted,
+    Warned,
 )
 from holdfast.ids import CallId, EventNumber, RunId, SessionId
 from holdfast.messages import Usage
@@ -385,6 +390,75 @@ def test_internal_tools_and_ends_without_a_start_are_not_shown() -> None:
     hidden = ToolStarted(call_id=CallId("c1"), name="_internal", arguments="{}", label="_internal")
     assert encoded(hidden, ToolFinished(call_id=CallId("c1"), name="_internal", output="")) == ""
     assert encoded(ToolFinished(call_id=CallId("c2"), name="write_file", output="denied", failed=True)) == ""
+
+
+C1 = CallId("c1")
+VENDOR: list[tuple[Event, dict[str, Any]]] = [
+    (
+        ToolCallDropped(call_id=C1, name="write_file", bytes_received=17),
+        {"dropped": {"toolCallId": "c1", "tool": "write_file", "bytes_received": 17, "executed": "no"}},
+    ),
+    (
+        ApprovalAsked(call_id=C1, name="terminal", arguments="{}", seconds=30.0),
+        {"approval": {"toolCallId": "c1", "tool": "terminal", "arguments": "{}", "seconds": 30.0, "status": "waiting"}},
+    ),
+    (
+        ApprovalAnswered(call_id=C1, approved=True, by="client"),
+        {"approval": {"toolCallId": "c1", "status": "approved", "by": "client"}},
+    ),
+    (
+        ApprovalAnswered(call_id=C1, approved=False, by="timeout"),
+        {"approval": {"toolCallId": "c1", "status": "denied", "by": "timeout"}},
+    ),
+    (Warned(message="Too long."), {"warning": "Too long."}),
+]
+
+
+@pytest.mark.parametrize(("event", "told"), VENDOR, ids=lambda value: type(value).__name__)
+def test_what_chat_has_no_word_for_is_told_in_a_chunk_that_any_client_can_read(event: Event, told: Any) -> None:
+    """C8.a, R12.a, U13.c: an empty delta and the vendor key; never text in `content`."""
+    [chunk] = Answer(200, {}, encoded(event).encode()).chunks
+    assert chunk["holdfast"] == told
+    assert chunk["choices"] == [{"index": 0, "delta": {}, "logprobs": None, "finish_reason": None}]
+    hidden = ToolCallDropped(call_id=C1, name="_internal", bytes_received=17)
+    assert encoded(hidden) == ""
+
+
+def test_the_clients_calls_are_told_whole_with_what_their_provider_hung_on_them() -> None:
+    """C11.a, U3: only those that are the client's, of this turn, numbered from 0; usage in all its parts."""
+    calls: list[Event] = [
+        TurnStarted(turn=0, model="m"),
+        ToolCallBegan(index=0, call_id=CallId("c0"), name="pick"),
+        ArgumentsAdded(index=0, text="{}"),
+        TurnStarted(turn=1, model="m-2"),
+        ToolCallBegan(index=0, call_id=CallId("s1"), name="read_file"),
+        ToolCallBegan(index=1, call_id=C1, name="pick"),
+        ArgumentsAdded(index=1, text='{"x":'),
+        ArgumentsAdded(index=1, text="1}"),
+    ]
+    usage = Usage(input_tokens=5, output_tokens=3, cached_tokens=2, reasoning_tokens=1)
+    ended = RunEnded(outcome=RequiresAction(reason="client_tools", calls=(CallId("c0"), C1)), usage=usage)
+    encoder = ChatEncoder(
+        RunId("run_1"), model="m", created=1, fingerprint="fp", dialect=DIALECTS["holdfast"], include_usage=True
+    )
+    answer = Answer(200, {}, encoder.encode([Batch(EventNumber(0), 0.0, [*calls, ended])]))
+    told, finish, used = answer.chunks
+    function = {"name": "pick", "arguments": '{"x":1}'}
+    assert told["choices"][0]["delta"] == {
+        "tool_calls": [{"index": 0, "id": "c1", "type": "function", "function": function}]
+    }
+    assert (finish["choices"][0]["finish_reason"], finish["model"]) == ("tool_calls", "m-2")
+    assert (used["choices"], used["usage"]) == (
+        [],
+        {
+            "prompt_tokens": 5,
+            "completion_tokens": 3,
+            "total_tokens": 8,
+            "prompt_tokens_details": {"cached_tokens": 2},
+            "completion_tokens_details": {"reasoning_tokens": 1},
+        },
+    )
+    assert answer.data[-1] == "[DONE]"
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -808,7 +882,8 @@ async def test_session_headers_must_be_of_good_form() -> None:
         assert (answer.status, answer.headers["X-Holdfast-Session-Id"]) == (200, "é" * 256)
     async with serving() as world:
         answer = await world.client.chat(headers={"X_Holdfast_Session_Key": "ann"})
-        assert answer.status == 403
+        assert (answer.status, answer.error["param"]) == (403, "X-Holdfast-Session-Key")
+        assert answer.error["code"] == "session_key_not_allowed"
         assert "API key" in answer.error["message"]
         assert await runs_of(world) == []
 
