@@ -197,7 +197,7 @@ def test_options_have_their_defaults_and_other_spellings() -> None:
         "max_tokens": 1,
     }
     options = parse_chat_request({**ask, **given}).options
-    assert (options.reasoning_effort, options.stop, options.max_output_tokens) == ("high", ("E",), 1)
+    assert (options.reasoning_effort, options.stop, options.max_output_tokens) == ("high", ("END",), 1)
     assert options.response_format == ResponseFormat(kind="json_object")
     both = parse_chat_request({**ask, "reasoning_effort": "low", "reasoning": {"effort": "high"}})
     assert both.options.reasoning_effort == "low"
