@@ -16,6 +16,8 @@ from holdfast.config import AgentSettings, ServerSettings, Settings
 from holdfast.errors import StoreUnavailableError
 from holdfast.events import (
     Answered,
+    ApprovalAnswered,
+    ApprovalAsked,
     ArgumentsAdded,
     Batch,
     Delta,
@@ -23,8 +25,11 @@ from holdfast.events import (
     RunEnded,
     TextAdded,
     ToolCallBegan,
+    ToolCallDropped,
     ToolFinished,
     ToolStarted,
+    TurnStarted,
+    Warned,
 )
 from holdfast.ids import CallId, EventNumber, RunId, SessionId
 from holdfast.messages import Usage
@@ -387,6 +392,75 @@ def test_internal_tools_and_ends_without_a_start_are_not_shown() -> None:
     assert encoded(ToolFinished(call_id=CallId("c2"), name="write_file", output="denied", failed=True)) == ""
 
 
+C1 = CallId("c1")
+VENDOR: list[tuple[Event, dict[str, Any]]] = [
+    (
+        ToolCallDropped(call_id=C1, name="write_file", bytes_received=17),
+        {"dropped": {"toolCallId": "c1", "tool": "write_file", "bytes_received": 17, "executed": "no"}},
+    ),
+    (
+        ApprovalAsked(call_id=C1, name="terminal", arguments="{}", seconds=30.0),
+        {"approval": {"toolCallId": "c1", "tool": "terminal", "arguments": "{}", "seconds": 30.0, "status": "waiting"}},
+    ),
+    (
+        ApprovalAnswered(call_id=C1, approved=True, by="client"),
+        {"approval": {"toolCallId": "c1", "status": "approved", "by": "client"}},
+    ),
+    (
+        ApprovalAnswered(call_id=C1, approved=False, by="timeout"),
+        {"approval": {"toolCallId": "c1", "status": "denied", "by": "timeout"}},
+    ),
+    (Warned(message="Too long."), {"warning": "Too long."}),
+]
+
+
+@pytest.mark.parametrize(("event", "told"), VENDOR, ids=lambda value: type(value).__name__)
+def test_what_chat_has_no_word_for_is_told_in_a_chunk_that_any_client_can_read(event: Event, told: Any) -> None:
+    """C8.a, R12.a, U13.c: an empty delta and the vendor key; never text in `content`."""
+    [chunk] = Answer(200, {}, encoded(event).encode()).chunks
+    assert chunk["holdfast"] == told
+    assert chunk["choices"] == [{"index": 0, "delta": {}, "logprobs": None, "finish_reason": None}]
+    hidden = ToolCallDropped(call_id=C1, name="_internal", bytes_received=17)
+    assert encoded(hidden) == ""
+
+
+def test_the_clients_calls_are_told_whole_with_what_their_provider_hung_on_them() -> None:
+    """C11.a, U3: only those that are the client's, of this turn, numbered from 0; usage in all its parts."""
+    calls: list[Event] = [
+        TurnStarted(turn=0, model="m"),
+        ToolCallBegan(index=0, call_id=CallId("c0"), name="pick"),
+        ArgumentsAdded(index=0, text="{}"),
+        TurnStarted(turn=1, model="m-2"),
+        ToolCallBegan(index=0, call_id=CallId("s1"), name="read_file"),
+        ToolCallBegan(index=1, call_id=C1, name="pick"),
+        ArgumentsAdded(index=1, text='{"x":'),
+        ArgumentsAdded(index=1, text="1}"),
+    ]
+    usage = Usage(input_tokens=5, output_tokens=3, cached_tokens=2, reasoning_tokens=1)
+    ended = RunEnded(outcome=RequiresAction(reason="client_tools", calls=(CallId("c0"), C1)), usage=usage)
+    encoder = ChatEncoder(
+        RunId("run_1"), model="m", created=1, fingerprint="fp", dialect=DIALECTS["holdfast"], include_usage=True
+    )
+    answer = Answer(200, {}, encoder.encode([Batch(EventNumber(0), 0.0, [*calls, ended])]))
+    told, finish, used = answer.chunks
+    function = {"name": "pick", "arguments": '{"x":1}'}
+    assert told["choices"][0]["delta"] == {
+        "tool_calls": [{"index": 0, "id": "c1", "type": "function", "function": function}]
+    }
+    assert (finish["choices"][0]["finish_reason"], finish["model"]) == ("tool_calls", "m-2")
+    assert (used["choices"], used["usage"]) == (
+        [],
+        {
+            "prompt_tokens": 5,
+            "completion_tokens": 3,
+            "total_tokens": 8,
+            "prompt_tokens_details": {"cached_tokens": 2},
+            "completion_tokens_details": {"reasoning_tokens": 1},
+        },
+    )
+    assert answer.data[-1] == "[DONE]"
+
+
 @pytest.mark.parametrize("stream", [False, True])
 async def test_reasoning_has_its_own_channel(stream: bool) -> None:
     """C9: `reasoning_content`, never in content."""
@@ -621,6 +695,65 @@ BAD_BODIES: dict[str, tuple[Any, str | None, str]] = {
     "a strange response format": (asking(response_format={"type": "xml"}), "response_format", "json_schema"),
     "a strange on_disconnect": (asking(on_disconnect="shrug"), "on_disconnect", "cancel"),
     "a negative grace": (asking(on_disconnect=-1), "on_disconnect", "seconds"),
+    "a grace of more than a week": (asking(on_disconnect=7 * 86400 + 1), "on_disconnect", "seconds"),
+    "a grace of yes": (asking(on_disconnect=True), "on_disconnect", "seconds"),
+    "the old form of tools": (asking(functions=[{"name": "f"}]), "functions", "tools"),
+    "tools that are no list": (asking(tools={"type": "function"}), "tools", "list"),
+    "a tool without its function": (asking(tools=[{"type": "function"}]), "tools[0].function", "object"),
+    "a tool whose name cannot be called": (
+        asking(tools=[{"type": "function", "function": {"name": "a b"}}]),
+        "tools[0].function.name",
+        "letters",
+    ),
+    "a tool whose name is too long": (
+        asking(tools=[{"type": "function", "function": {"name": "a" * 65}}]),
+        "tools[0].function.name",
+        "64",
+    ),
+    "a tool that is there twice": (asking(tools=[WEATHER, WEATHER]), "tools[1].function.name", "twice"),
+    "a tool whose parameters are no schema": (
+        asking(tools=[{"type": "function", "function": {"name": "f", "parameters": []}}]),
+        "tools[0].function.parameters",
+        "schema",
+    ),
+    "calls that are no list": (
+        {"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "tool_calls": "f"}]},
+        "messages[1].tool_calls",
+        "list",
+    ),
+    "a call without its function": (
+        {"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "tool_calls": [{"id": "c"}]}]},
+        "messages[1].tool_calls[0]",
+        "function call",
+    ),
+    "a call without an id": (
+        {"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "tool_calls": [{"function": {}}]}]},
+        "messages[1].tool_calls[0].id",
+        "string",
+    ),
+    "a picture in a system message": (
+        {"messages": [{"role": "system", "content": [{"type": "image_url"}]}, {"role": "user", "content": "x"}]},
+        "messages[0].content[0].type",
+        "image_url",
+    ),
+    "a system message of nothing": (
+        {"messages": [{"role": "system", "content": None}, {"role": "user", "content": "x"}]},
+        "messages[0].content",
+        "string",
+    ),
+    "a part without a type": (asking([{"text": "x"}]), "messages[0].content[0].type", "string"),
+    "a part that is a number": (asking([7]), "messages[0].content[0]", "object"),
+    "no parts": (asking([]), "messages[0].content", "parts"),
+    "stream options that are no options": (
+        asking(stream_options={"include_usage": 3}),
+        "stream_options.include_usage",
+        "",
+    ),
+    "a schema without its schema": (
+        asking(response_format={"type": "json_schema", "json_schema": {"name": "x"}}),
+        "response_format",
+        "json_schema",
+    ),
     "a strange lane": (asking(lane="fast"), "lane", "fast"),
     "a session with a newline": (asking(session_id="a\nb"), "session_id", "control"),
 }
@@ -737,16 +870,20 @@ async def test_the_session_key_scopes_memory_and_is_echoed(tmp_path: Path) -> No
 async def test_session_headers_must_be_of_good_form() -> None:
     """C14.b, C14.c, C14.d: at most 256 characters, no control characters; the key only where there is an API key."""
     async with serving([Reply(text="Hi")], key=KEY) as world:
-        for header in ("X_Holdfast_Session_Key", "X_Holdfast_Session_Id"):
+        for header in ("X_Holdfast_Session_Key", "X_Holdfast_Session_Id", "Idempotency_Key"):
             for bad in ("x" * 257, "a\tb", "\xc2\x85"):
                 answer = await world.client.raw("POST", CHAT, asking(), **{header: bad})
                 assert answer.status == 400, bad
                 assert answer.error["param"] == header.replace("_", "-")
         assert (await world.client.chat(session_id="a\x7fb")).status == 400
-        assert (await world.client.chat(headers={"X_Holdfast_Session_Key": "x" * 256})).status == 200
+        assert (await world.client.chat(session_id="x" * 257)).status == 400
+        longest = {"X_Holdfast_Session_Key": "x" * 256, "X_Holdfast_Session_Id": "é" * 256}
+        answer = await world.client.chat(headers=longest)
+        assert (answer.status, answer.headers["X-Holdfast-Session-Id"]) == (200, "é" * 256)
     async with serving() as world:
         answer = await world.client.chat(headers={"X_Holdfast_Session_Key": "ann"})
-        assert answer.status == 403
+        assert (answer.status, answer.error["param"]) == (403, "X-Holdfast-Session-Key")
+        assert answer.error["code"] == "session_key_not_allowed"
         assert "API key" in answer.error["message"]
         assert await runs_of(world) == []
 
@@ -1016,6 +1153,28 @@ def test_every_outcome_has_one_way_to_be_told(outcome: Outcome, with_text: str, 
     said = encoded(TextAdded(text="Hi"), RunEnded(outcome=outcome))
     assert f'"finish_reason":"{with_text}"' in said
     assert ('"error":{' in said) == (with_text == "error")
+
+
+REPEATED: list[tuple[Outcome, bool]] = [
+    # outcome, could the same request, sent again, end better?
+    (Failed(reason="upstream_disconnected", message="Gone."), True),
+    (Failed(reason="internal", message="Bug."), True),
+    *((Failed(reason="upstream_error", message="No.", status=status), True) for status in (408, 429, 500, 503)),
+    *((Failed(reason="upstream_error", message="No.", status=status), False) for status in (400, 401, 404, 499)),
+    (Cancelled(reason="shutdown"), True),
+    (Cancelled(reason="user"), False),
+    (Cancelled(reason="timeout"), False),
+    (Cancelled(reason="replaced"), False),
+]
+
+
+@pytest.mark.parametrize(("outcome", "helps"), REPEATED, ids=str)
+def test_sdks_are_told_not_to_repeat_what_would_end_the_same_or_be_done_twice(outcome: Outcome, helps: bool) -> None:
+    """C6.d: `x-should-retry: false` after tools have run, and where a repetition is of no use; else they decide."""
+    for tools_ran in (False, True):
+        problem = ending_of(outcome, has_text=False, tools_ran=tools_ran).problem
+        assert problem is not None
+        assert problem.headers == ({} if helps and not tools_ran else {"x-should-retry": "false"})
 
 
 async def test_a_run_that_is_stopped_tells_its_readers_what_they_have() -> None:

@@ -127,3 +127,37 @@ async def test_a_result_that_comes_with_another_question_is_not_lost(tmp_path: P
             ("tool", "hello"),
             ("user", "And hurry"),
         ]
+
+
+async def test_results_go_to_the_conversation_that_asked_for_them_and_to_no_other(tmp_path: Path) -> None:
+    """C11.a, C13.a: two conversations whose calls have the same id; what was said in one is not shown in the other."""
+    both = (
+        ScriptedCall(name="pick", id="c1"),
+        ScriptedCall(name="read_file", arguments='{"path": "x.txt"}', id="c2"),
+    )
+    async with serving([Reply(calls=both), Reply(text="Ok.")], agent=with_files(tmp_path)) as world:
+        await world.client.chat("A secret", tools=[PICK])
+        assert (await world.client.post(CHAT, asked_to_pick())).text == "Ok."
+        assert shown(world.provider.requests[1]) == [("user", "Go"), ("assistant", ["c1"]), ("tool", "red")]
+
+
+async def test_results_are_put_back_where_their_own_calls_were_made(tmp_path: Path) -> None:
+    """C11.a, C11.b: a conversation that was begun twice waits for two results; each finds its own."""
+
+    def called_with(pick: str, read: str) -> Reply:
+        arguments = '{"path": "x.txt"}'
+        return Reply(
+            calls=(ScriptedCall(name="pick", id=pick), ScriptedCall(name="read_file", arguments=arguments, id=read))
+        )
+
+    script = [called_with("c1", "r1"), called_with("c2", "r2"), Reply(text="Ok.")]
+    async with serving(script, agent=with_files(tmp_path)) as world:
+        for _ in range(2):
+            assert (await world.client.chat("Go", tools=[PICK])).finish == "tool_calls"
+        assert (await world.client.post(CHAT, asked_to_pick())).text == "Ok."
+        assert shown(world.provider.requests[2]) == [
+            ("user", "Go"),
+            ("assistant", ["c1", "r1"]),
+            ("tool", "red"),
+            ("tool", "hello"),
+        ]

@@ -148,13 +148,13 @@ async def test_a_websocket_that_is_wanted_during_a_stream_ends_both() -> None:
 
 
 @asynccontextmanager
-async def reading_events(headers: Mapping[str, str]) -> AsyncIterator[Raw]:
+async def reading_events(headers: Mapping[str, str], body: bytes = b"") -> AsyncIterator[Raw]:
     """A run that goes on, and somebody who reads its events by a GET with a body, which nobody reads."""
     async with serving([HOLDING]) as world, raw(world) as first, raw(world) as second:
         await first.send(chat())
         await first.until(b"One")
         (live,) = world.server.service.supervisor.registry.all
-        await second.send(request("GET", f"/v1/runs/{live.request.run}/events", headers))
+        await second.send(request("GET", f"/v1/runs/{live.request.run}/events", headers) + body)
         await second.until(b"text.added")
         first.writer.transport.abort()
         await asyncio.sleep(0.05)
@@ -167,6 +167,13 @@ async def test_a_body_that_nobody_reads_does_not_hide_that_the_client_has_left()
     async with reading_events({"Content-Length": "300000"}) as client:
         await client.send(b"x" * 200_000)
         await asyncio.sleep(0.05)
+        client.writer.transport.abort()
+        await client.nobody_runs()
+
+
+async def test_a_body_that_came_before_the_answer_does_not_hide_that_the_client_has_left() -> None:
+    """R3.a: nobody has read it, and reading had stopped when the stream began."""
+    async with reading_events({"Content-Length": "300000"}, b"x" * 200_000) as client:
         client.writer.transport.abort()
         await client.nobody_runs()
 
@@ -190,3 +197,56 @@ async def test_a_client_that_would_rather_have_http_2_is_answered_all_the_same()
         assert b'"Again."' in await client.until(b"}}")
     asked = world.provider.requests[1].body
     assert asked["messages"][-1]["content"] == "Upgrade: h2c\r\nUpgrade: h2c"
+
+
+async def test_what_is_no_http_in_the_middle_of_a_stream_ends_it_and_is_not_written_into_it() -> None:
+    """R3.a, S7.c: the end of the connection says it."""
+    async with serving([HOLDING]) as world, raw(world) as client:
+        await client.send(chat())
+        await client.until(b"One")
+        await client.send(b"hello\r\n\r\n")
+        async with asyncio.timeout(5):
+            rest = await client.reader.read()
+        assert b"400" not in rest
+        assert b"malformed" not in rest
+        await client.nobody_runs()
+
+
+@pytest.mark.parametrize("lends", [True, False], ids=["our server", "any server"])
+async def test_a_client_that_wants_its_connection_closed_after_a_stream_gets_that(lends: bool) -> None:
+    """C2.c: whole, and then the end; else it would wait for more until a time-out."""
+    async with serving([Reply(text="One two three")], lends=lends) as world, raw(world) as client:
+        await client.send(chat(headers={"Connection": "close"}))
+        async with asyncio.timeout(5):
+            answer = await client.reader.read()
+        assert b"three" in answer
+        assert answer.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
+
+
+async def test_a_connection_is_as_good_after_a_stream_as_before() -> None:
+    """C2.c: streams and plain answers, one after the other; each has the headers that it asked for."""
+    replies = [Reply(text=word) for word in ("one", "two", "three")]
+    async with serving(replies) as world, raw(world) as client:
+        for number, stream in enumerate((True, False, True)):
+            await client.send(chat(stream=stream, headers={"X-Request-Id": f"id-{number}"}))
+            head = await client.until(b"\r\n\r\n")
+            assert head.startswith(b"HTTP/1.1 200 OK")
+            assert f"x-request-id: id-{number}\r\n".encode() in head
+            body = await client.until(b"0\r\n\r\n" if stream else b"}}}")
+            assert b'"%s"' % str(replies[number].text).encode() in body
+        await client.send(HEALTH)
+        assert b'"ok"' in await client.until(b"}")
+
+
+async def test_more_requests_than_are_kept_waiting_are_all_answered_in_order() -> None:
+    """C2.c: no more is read while many wait, and all of it later."""
+    async with serving([HOLDING]) as world, raw(world) as client:
+        await client.send(chat())
+        await client.until(b"One")
+        for number in range(30):
+            await client.send(request("GET", "/health", {"X-Request-Id": f"id-{number}"}))
+        await asyncio.sleep(0.05)
+        world.provider.requests[0].release()
+        await client.until(b"0\r\n\r\n")
+        for number in range(30):
+            assert f"x-request-id: id-{number}\r\n".encode() in await client.until(b"}")

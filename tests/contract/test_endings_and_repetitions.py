@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from holdfast.api.requests.idempotency import LiveRequests
 from holdfast.chaos.faults import parse_fault
 from holdfast.config import AgentSettings, LimitSettings, StreamSettings, WireProtocol
 from holdfast.events import RunEnded
+from holdfast.ids import RunId
 from holdfast.outcomes import Completed
 from holdfast.store.memory import MemoryStore
 from holdfast.store.records import IdempotencyKey, Reserved, RunRecord
@@ -75,6 +77,48 @@ async def test_an_sdks_retry_does_not_attach_to_somebody_elses_run(path: str, bo
         assert bob.headers["X-Holdfast-Run-Id"] != first
         assert "Idempotency-Replayed" not in bob.headers
         await world.ended(first)
+
+
+@pytest.mark.parametrize("count", [None, "0", "-1", "x", ""])
+async def test_a_first_try_does_not_attach_to_the_same_question_of_somebody_else(count: str | None) -> None:
+    """C15.e: two clients that ask the same at the same time without a key are two; only a retry says that it is one."""
+    headers = {} if count is None else {"X_Stainless_Retry_Count": count}
+    async with serving([Reply(text="One.", hold_after=0), Reply(text="Two.")]) as world:
+        first = asyncio.ensure_future(world.client.chat(headers=headers))
+        asked = await world.provider.received()
+        second = await world.client.chat(headers=headers)
+        asked.release()
+        assert ((await first).text, second.text) == ("One.", "Two.")
+        assert "Idempotency-Replayed" not in second.headers
+
+
+def test_the_requests_that_are_being_answered_are_known_and_no_others_are_kept() -> None:
+    """C15.e, R7.c: however many came and went meanwhile."""
+    requests = LiveRequests()
+    live = {RunId(f"run_{number}") for number in range(0, 1000, 10)}
+    for number in range(1000):
+        requests.add(f"f{number}", RunId(f"run_{number}"), live.__contains__)
+        assert len(requests._runs) <= max(64, 2 * len(live) + 1)
+    for number in range(1000):
+        run = RunId(f"run_{number}")
+        assert requests.find(f"f{number}", live.__contains__) == (run if run in live else None)
+    assert requests.find("nobody's", lambda _: True) is None
+
+
+@pytest.mark.parametrize(("path", "body"), SURFACES)
+async def test_every_surface_passes_the_session_key_on_and_echoes_it(path: str, body: Any) -> None:
+    """C14.a: what was remembered under a key is recalled under it alone, whichever way one asks."""
+    calls = [tool_call("remember", text="Ann likes tea."), *[tool_call("recall", query="tea")] * 2]
+    script = [reply for call in calls for reply in (Reply(calls=(call,)), Reply(text="Ok."))]
+    async with serving(script, agent=AgentSettings(prompt="", tools=("memory",)), key=KEY) as world:
+        seen = []
+        for session, key in (("s1", "ann"), ("s2", "ann"), ("s3", "bob")):
+            headers = {"X_Holdfast_Session_Id": session, "X_Holdfast_Session_Key": key}
+            answer = await world.client.post(path, body, **headers)
+            assert (answer.headers["X-Holdfast-Session-Id"], answer.headers["X-Holdfast-Session-Key"]) == (session, key)
+            await world.ended(answer.headers["X-Holdfast-Run-Id"])
+            seen.append("Ann likes tea." in world.provider.requests[-1].body["messages"][-1]["content"])
+        assert seen[1:] == [True, False]
 
 
 async def test_a_run_that_nobody_is_connected_to_is_not_accepted_and_then_cancelled() -> None:

@@ -439,3 +439,213 @@ async def test_a_day_after_its_end_a_run_is_compacted_and_replayed_as_before(tmp
             with closing(sqlite3.connect(tmp_path / "holdfast.db")) as file:
                 assert file.execute("SELECT compacted FROM runs").fetchall() == [(compacted,)]
             assert [(await world.client.get(path)).body for path in paths] == before
+
+
+PICK = {"type": "function", "function": {"name": "pick", "parameters": {"type": "object", "properties": {}}}}
+
+
+async def test_what_is_asked_of_a_run_reaches_the_model() -> None:
+    """J1.a: instructions, options and the client's tools, beside the input; also under the names of chat."""
+    async with serving([Reply(text="Aye.")] * 2) as world:
+        said = {"instructions": "Be a pirate.", "max_output_tokens": 55, "temperature": 0.5, "tools": [PICK]}
+        for given in ({"input": "Hello?"}, {"messages": [{"role": "user", "content": "Hello?"}]}):
+            made = await world.client.post("/v1/runs", {**given, **said})
+            assert made.status == 202, made.body
+            assert made.headers["Location"] == f"/v1/runs/{made.json['run_id']}"
+            await finished(world.client, made.json["run_id"])
+            sent = world.provider.requests[-1].body
+            assert [(m["role"], m["content"]) for m in sent["messages"]] == [
+                ("system", "Be a pirate."),
+                ("user", "Hello?"),
+            ]
+            assert (sent.get("max_completion_tokens", sent.get("max_tokens")), sent["temperature"]) == (55, 0.5)
+            assert [tool["function"]["name"] for tool in sent["tools"]] == ["pick"]
+
+
+@pytest.mark.parametrize("named", [{}, {"session_id": "s"}])
+async def test_messages_that_are_sent_with_a_run_are_all_shown_to_the_model(named: dict[str, Any]) -> None:
+    """J1.a, C13.b: in a session of its own they are what came before; in a named one all of them are new, and kept."""
+    talk = [
+        {"role": "user", "content": "One?"},
+        {"role": "assistant", "content": "1"},
+        {"role": "user", "content": "Two?"},
+    ]
+    async with serving([Reply(text="0"), Reply(text="2")]) as world:
+        for sent in ([{"role": "user", "content": "Zero?"}], talk):
+            run = await finished(world.client, (await begin(world, input=sent, **named))["run_id"])
+        shown = [message["content"] for message in world.provider.requests[1].body["messages"]]
+        assert shown == (["Zero?", "0"] if named else []) + ["One?", "1", "Two?"]
+        kept = (await world.client.get(f"/v1/sessions/{run['session_id']}/messages")).json["data"]
+    assert [message["content"] for message in kept] == ([*shown, "2"] if named else ["Two?", "2"])
+
+
+LIMITED: list[tuple[dict[str, Any], str]] = [({"max_turns": 1}, "max_turns"), ({"max_tool_calls": 1}, "max_tool_calls")]
+
+
+@pytest.mark.parametrize(("limit", "reason"), LIMITED)
+async def test_a_run_may_be_given_limits_of_its_own(limit: dict[str, Any], reason: str) -> None:
+    """R10.d, R10.e: on one run, each with its own outcome."""
+    agent = AgentSettings(prompt="", tools=("files",))
+    replies = [Reply(calls=(tool_call("list_files"), tool_call("list_files"))), Reply(text="Done.")]
+    async with serving(replies, agent=agent) as world:
+        run = await finished(world.client, (await begin(world, **limit))["run_id"])
+        assert (run["outcome"], run["reason"]) == ("incomplete", reason)
+        zero = await world.client.post("/v1/runs", {"input": "x", **dict.fromkeys(limit, 0)})
+        assert (zero.status, zero.error["param"]) == (400, reason)
+
+
+async def test_a_run_that_is_not_to_be_stored_is_gone_once_it_has_been_read() -> None:
+    """J1.a, C1.b: `store: false`."""
+    async with serving([Reply(text="Secret.")]) as world:
+        answer = await world.client.post("/v1/runs", {"input": "q", "stream": True, "store": False})
+        assert events_of(answer)[-1][1] == "run.ended"
+        async with asyncio.timeout(5):
+            while (await world.client.get(f"/v1/runs/{answer.headers['x-holdfast-run-id']}")).status != 404:
+                await asyncio.sleep(0.005)
+        assert (await world.client.get("/v1/sessions")).json["data"] == []
+
+
+async def test_a_reader_may_say_in_several_ways_what_it_has() -> None:
+    """J1.c: the query before the header; nothing, and what stands for nothing, is the start; no other words."""
+    async with serving([Reply(text=("one ", "two"))]) as world:
+        made = await world.client.post("/v1/runs", {"input": "q", "stream": True})
+        assert made.headers["content-type"] == "text/event-stream; charset=utf-8"
+        path, events = f"/v1/runs/{made.headers['x-holdfast-run-id']}/events", events_of(made)
+        ways: list[tuple[str, dict[str, str], int]] = [
+            ("?last_event_id=1", {}, 2),
+            ("?starting_after=1", {}, 2),
+            ("?after=0", {}, 1),
+            ("?after=2", {"Last_Event_ID": "0"}, 3),
+            ("?after=", {"Last_Event_ID": "0"}, 1),
+            ("?after=-1", {}, 0),
+            ("", {"Last_Event_ID": "-"}, 0),
+        ]
+        for query, headers, first in ways:
+            answer = await world.client.get(path + query, **headers)
+            assert events_of(answer) == events[first:], (query, headers)
+            assert answer.headers["x-holdfast-run-id"] == made.headers["x-holdfast-run-id"]
+        for query, header, param in (
+            ("?after=1.5", "1", "after"),
+            ("?starting_after=x", "1", "after"),
+            ("?after=" + "9" * 16, "1", "after"),
+            ("", "soon", "Last-Event-ID"),
+        ):
+            answer = await world.client.get(path + query, Last_Event_ID=header)
+            assert (answer.status, answer.error["param"]) == (400, param), query
+        far = await world.client.get(path + "?after=" + "9" * 15)
+        assert (far.status, far.headers["x-holdfast-run-id"]) == (204, made.headers["x-holdfast-run-id"])
+
+
+async def test_a_run_tells_what_its_tools_have_done() -> None:
+    """J1.b: which of them ran, how they ended, and which is running now."""
+    agent = AgentSettings(prompt="", tools=("files", "terminal"))
+    calls = (tool_call("read_file", path="missing.txt"), tool_call("terminal", command="sleep 300"))
+    async with serving([Reply(text="Look. ", calls=calls)], agent=agent) as world:
+        run = (await begin(world))["run_id"]
+        async with asyncio.timeout(5):
+            while len((shown := (await world.client.get(f"/v1/runs/{run}")).json)["tools"]) < 2:
+                await asyncio.sleep(0.005)
+        read, sleep = shown["tools"]
+        assert (read["tool"], read["label"], read["status"], read["executed"]) == (
+            "read_file",
+            "read_file missing.txt",
+            "failed",
+            "yes",
+        )
+        assert read["seconds"] >= 0
+        assert (sleep["status"], sleep["executed"], sleep["seconds"]) == ("running", None, None)
+        assert read["call_id"] != sleep["call_id"]
+        assert (shown["status"], shown["outcome"], shown["ended_at"], shown["surface"]) == (
+            "running",
+            None,
+            None,
+            "runs",
+        )
+        assert abs(shown["created_at"] - time.time()) < 10
+        await world.client.post(f"/v1/runs/{run}/stop")
+        ended = await finished(world.client, run)
+        assert [tool["status"] for tool in ended["tools"]] == ["failed", "failed"]
+        assert ended["ended_at"] >= ended["created_at"]
+
+
+async def test_of_several_calls_that_wait_one_is_answered_by_its_id(tmp_path: Path) -> None:
+    """R12.a, J1.e: each by itself, in any word; one that is not named when several wait is not guessed."""
+    agent = AgentSettings(prompt="", tools=("files",), workspace=str(tmp_path), approval="ask")
+    calls = tuple(tool_call("write_file", path=f"{name}.txt", content="x") for name in "ab")
+    async with serving([Reply(calls=calls), Reply(text="ok")], agent=agent) as world:
+        run = (await begin(world))["run_id"]
+        path = f"/v1/runs/{run}"
+        for word, name in (("approve", "a"), ("denied", "b")):
+            async with asyncio.timeout(5):
+                while not (waiting := (await world.client.get(path)).json["approvals"]):
+                    await asyncio.sleep(0.005)
+            assert f"{name}.txt" in waiting[0]["arguments"]
+            assert waiting[0]["expires_at"] > time.time()
+            call = waiting[0]["call_id"]
+            answer = await world.client.post(f"{path}/approval", {"decision": word, "call_id": call})
+            assert answer.json == {"run_id": run, "call_id": call, "approved": word == "approve"}
+            assert answer.headers["x-holdfast-run-id"] == run
+        await finished(world.client, run)
+        assert sorted(file.name for file in tmp_path.iterdir()) == ["a.txt"]
+        for action, body in (("approval", {"approved": True}), ("messages", {"content": "x"})):
+            assert (await world.client.post(f"/v1/runs/run_nowhere/{action}", body)).status == 404
+
+
+async def test_sessions_are_listed_in_pages_the_last_used_first() -> None:
+    """J2.a: limit, offset, has_more; a page that is exactly full is the last one."""
+    async with serving() as world:
+        for number in range(5):
+            await world.client.post("/v1/sessions", {"id": f"s{number}"})
+        pages = [
+            (await world.client.get(f"/v1/sessions?{query}")).json
+            for query in ("limit=2", "limit=2&offset=2", "limit=2&offset=4", "limit=5", "limit=3&offset=2", "limit=999")
+        ]
+        names = [[session["id"] for session in page["data"]] for page in pages]
+        for query, param in (("limit=0", "limit"), ("limit=x", "limit"), ("offset=-1", "offset")):
+            assert (await world.client.get(f"/v1/sessions?{query}")).error["param"] == param
+    newest = ["s4", "s3", "s2", "s1", "s0"]
+    assert names == [newest[:2], newest[2:4], newest[4:], newest, newest[2:], newest]
+    assert [page["has_more"] for page in pages] == [True, True, False, False, False, False]
+
+
+async def test_what_cannot_be_a_session_is_refused_by_name_and_changes_nothing() -> None:
+    """J2.a, J2.b, J2.d: ids of bad form, titles too long, ids that are taken, sessions that are not there."""
+    async with serving() as world:
+        client = world.client
+        for title, status in (("t" * 500, 201), ("t" * 501, 400)):
+            assert (await client.post("/v1/sessions", {"id": f"of-{status}", "title": title})).status == status
+        refused = [
+            (await client.post("/v1/sessions", {"id": "x" * 257}), 400, "id"),
+            (await client.post("/v1/sessions", {"id": "a\nb"}), 400, "id"),
+            (await client.send("PATCH", "/v1/sessions/of-201", {"title": "t" * 501}), 400, "title"),
+            (await client.post("/v1/sessions/of-201/fork", {"id": "of-201"}), 409, "id"),
+            (await client.post("/v1/sessions/of-201/fork", {"id": "a\nb"}), 400, "id"),
+            (await client.post("/v1/sessions/of-201/fork", {"title": "t" * 501}), 400, "title"),
+            (await client.post("/v1/sessions/of-201/fork", {"at": 1}), 400, "at"),
+        ]
+        for answer, status, param in refused:
+            assert (answer.status, answer.error["param"]) == (status, param), answer.body
+        for method, path in (("GET", ""), ("PATCH", ""), ("GET", "/messages"), ("POST", "/fork")):
+            answer = await client.send(method, f"/v1/sessions/nowhere{path}", {} if method != "GET" else None)
+            assert (answer.status, answer.error["code"]) == (404, "session_not_found"), path
+        assert [s["id"] for s in (await client.get("/v1/sessions")).json["data"]] == ["of-201"]
+
+
+async def test_a_fork_is_a_whole_copy_that_says_where_it_came_from() -> None:
+    """J2.d: without a word about it the title, the metadata and all messages; an id may have slashes."""
+    async with serving([Reply(text="a1")]) as world:
+        client = world.client
+        given = {"id": "team/ann", "title": "Mine", "metadata": {"k": 1}}
+        made = (await client.post("/v1/sessions", given)).json
+        assert (made["runs"], made["active_run"]) == (0, None)
+        assert abs(made["created_at"] - time.time()) < 10
+        assert (await client.get("/v1/sessions/team/ann/messages")).json["data"] == []
+        await finished(client, (await begin(world, session_id="team/ann"))["run_id"])
+        fork = await client.post("/v1/sessions/team/ann/fork")
+        named = await client.post("/v1/sessions/team/ann/fork", {"id": "team/bob", "title": ""})
+        assert (fork.status, named.status, named.json["id"], named.json["title"]) == (201, 201, "team/bob", "")
+        assert (fork.json["title"], fork.json["metadata"]) == ("Mine", {"k": 1, "forked_from": "team/ann"})
+        assert (await client.post("/v1/sessions")).status == 201
+        for session in (fork.json["id"], "team/bob"):
+            kept = (await client.get(f"/v1/sessions/{session}/messages")).json["data"]
+            assert [message["content"] for message in kept] == ["Hello?", "a1"]

@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 from openai.types import Model
 from starlette.requests import Request
@@ -16,6 +17,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from holdfast.api.app import ROUTES, make_app
+from holdfast.api.chat_completions.encode import ChatEncoder
 from holdfast.api.middleware import keys
 from holdfast.api.routing import ApiRoute
 from holdfast.config import LimitSettings, ModelSettings, ProviderSettings, ServerSettings
@@ -23,7 +25,7 @@ from holdfast.errors import StoreUnavailableError
 from holdfast.serving.on_uvicorn import listening
 from holdfast.store.memory import MemoryStore
 from holdfast.testing import Fault, Reply, ScriptedUpstream
-from tests.serving import CHAT, KEY, Client, asking, send_bytes, serving, serving_parts
+from tests.serving import CHAT, KEY, Answer, Client, asking, send_bytes, serving, serving_parts
 
 SECURITY = {
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
@@ -334,7 +336,104 @@ async def test_a_name_that_a_foreign_page_made_point_here_is_refused_without_a_k
         assert (await world.client.chat(headers=rebound)).status == 200
 
 
+async def test_names_that_were_configured_are_answered_to_without_a_key() -> None:
+    """S5.a, S5.c: the server's own host and those of the allowed pages, with any port; no name that only looks so."""
+    server = ServerSettings(host="Box.example", cors_origins=("https://App.example/",))
+    async with serving(server=server) as world:
+        for host in ("box.example", "BOX.example:8642", "app.example", "app.example:443", "10.0.0.1", "[::1]"):
+            assert (await world.client.get("/health", Host=host)).status == 200, host
+        for host in (
+            "evil.example",
+            "box.example.evil.example",
+            "evil.box.example",
+            "127.0.0.1.evil.example",
+            "localhost.evil.example:80",
+            "evillocalhost.example",
+            "evil.example:box.example",
+        ):
+            answer = await world.client.raw("GET", "/health", Host=host)
+            assert (answer.status, answer.error["code"]) == (403, "host_not_allowed"), host
+        for origin in ("https://app.example", "HTTPS://APP.example"):
+            answer = await world.client.get("/health", Origin=origin)
+            assert (answer.status, answer.headers["Access-Control-Allow-Origin"]) == (200, origin)
+        for origin in ("http://app.example", "https://app.example:444", "https://x.app.example"):
+            assert (await world.client.get("/health", Origin=origin)).status == 403, origin
+
+
+async def test_what_is_no_preflight_is_answered_by_the_api_itself() -> None:
+    """S5.b: OPTIONS is a preflight only if it says so; whatever is answered, the page may read it."""
+    server = ServerSettings(cors_origins=("https://app.example",))
+    async with serving(server=server) as world:
+        plain = await world.client.send("OPTIONS", CHAT, Origin="https://app.example")
+        asked = await world.client.post(CHAT, b"{", Origin="https://app.example", Access_Control_Request_Method="POST")
+        unasked = await world.client.get("/health")
+    for answer, status in ((plain, 405), (asked, 400)):
+        assert answer.status == status
+        assert answer.headers["Access-Control-Allow-Origin"] == "https://app.example"
+        assert answer.headers["Vary"] == "Origin"
+        assert "Access-Control-Allow-Methods" not in answer.headers
+    assert "Access-Control-Allow-Origin" not in unasked.headers
+
+
+@pytest.mark.parametrize("origin", ["https://app.example", "own", "own over TLS"])
+async def test_a_page_that_may_use_the_server_may_open_a_websocket(origin: str) -> None:
+    """S5.b, S5.c: an allowed one, and the server's own."""
+    server = ServerSettings(cors_origins=("https://app.example",))
+    async with serving([Reply(text="Hi.")], server=server) as world:
+        own = world.base_url if origin == "own" else world.base_url.replace("http:", "https:")
+        headers = {"Origin": own if origin.startswith("own") else origin}
+        async with world.client.session.ws_connect("/v1/responses", headers=headers) as socket:
+            await socket.send_str('{"type": "response.create", "input": "Hello?"}')
+            assert (await socket.receive_json(timeout=10))["type"] == "response.created"
+
+
 # S6, S7
+
+
+MALFORMED = {
+    "no HTTP": b"hello\r\n\r\n",
+    "a header without a name": b"GET /health HTTP/1.1\r\nHost: x\r\n: y\r\n\r\n",
+    "two lengths": b"POST /v1/runs HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\n{}",
+    "a length in words": b"POST /v1/runs HTTP/1.1\r\nHost: x\r\nContent-Length: two\r\n\r\n{}",
+}
+
+
+@pytest.mark.parametrize("sent", MALFORMED.values(), ids=MALFORMED)
+async def test_what_is_no_http_is_refused_in_the_same_words_as_everything_else(sent: bytes) -> None:
+    """S6, S7.c: 400 with the envelope, the security headers and a request id; and the connection is closed."""
+    async with serving() as world:
+        head, _, body = (await send_bytes(world.base_url, sent)).partition(b"\r\n\r\n")
+        status, *fields = head.decode().split("\r\n")
+        assert status == "HTTP/1.1 400 Bad Request"
+        headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in fields)}
+        assert {name: headers.get(name.lower()) for name in SECURITY} == SECURITY
+        assert headers["x-request-id"].startswith("req_")
+        assert (headers["content-type"], headers["content-length"]) == ("application/json", str(len(body)))
+        assert headers["connection"] == "close"
+        answer = Answer(400, headers, body)
+        assert (answer.error["code"], answer.error["type"]) == ("malformed_http", "invalid_request_error")
+        assert (await world.client.get("/health")).status == 200
+
+
+@pytest.mark.parametrize("lends", [True, False], ids=["our server", "any server"])
+async def test_a_stream_that_fails_inside_is_broken_off_and_not_ended(
+    lends: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """R2.b, S7.c: nobody takes half of an answer for the whole; nothing of our inside is in it."""
+
+    def encode(encoder: ChatEncoder, batches: object) -> bytes:
+        raise ZeroDivisionError("the secret is 1234")
+
+    monkeypatch.setattr(ChatEncoder, "encode", encode)
+    async with serving([Reply(text="Hi")], lends=lends) as world:
+        with pytest.raises(aiohttp.ClientError):
+            async with world.client.opened("POST", CHAT, asking(stream=True)) as response:
+                assert response.status == 200
+                while piece := await response.content.readany():
+                    assert b"1234" not in piece
+                    assert b"[DONE]" not in piece
+        assert (await world.client.get("/health")).status == 200
+    assert "1234" in caplog.text
 
 
 async def test_every_answer_carries_the_security_headers_and_a_request_id() -> None:
@@ -351,15 +450,16 @@ async def test_every_answer_carries_the_security_headers_and_a_request_id() -> N
             await client.get("/v1/models", Authorization="Bearer wrong"),
             await client.get("/v1/models", Origin="https://evil.example"),
         ]
-        named = await client.get("/health", X_Request_Id="my-id.1")
-        strange = await client.get("/health", X_Request_Id="a b<script>")
+        for good in ("my-id.1", "a:b_C-9", "x" * 128):
+            assert (await client.get("/health", X_Request_Id=good)).headers["X-Request-Id"] == good
+        for strange in ("a b<script>", "x" * 129, ""):
+            made = (await client.get("/health", X_Request_Id=strange)).headers["X-Request-Id"]
+            assert made.startswith("req_") and len(made) == len("req_") + 24
     assert [answer.status for answer in answers] == [200, 200, 200, 404, 405, 400, 401, 403]
     for answer in answers:
         assert {name: answer.headers.get(name) for name in SECURITY} == SECURITY
     ids = [answer.headers["X-Request-Id"] for answer in answers]
     assert len(set(ids)) == len(ids)
-    assert named.headers["X-Request-Id"] == "my-id.1"
-    assert strange.headers["X-Request-Id"].startswith("req_")
 
 
 async def test_bodies_over_the_limit_are_refused_however_they_come() -> None:
@@ -383,6 +483,34 @@ async def test_bodies_over_the_limit_are_refused_however_they_come() -> None:
         assert (await send_bytes(world.base_url, expecting.encode())).startswith(b"HTTP/1.1 413")
         encoded = await world.client.post(CHAT, b"\x1f\x8b", Content_Encoding="gzip")
         assert (encoded.status, encoded.error["code"]) == (415, "unsupported_encoding")
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+async def test_a_body_of_exactly_the_limit_is_read_and_one_byte_more_is_not(chunked: bool) -> None:
+    """S7.a: however it comes."""
+    async with serving([Reply(text="Hi")], server=ServerSettings(max_body_bytes=1000)) as world:
+        for size, status in ((1001, 413), (1000, 200)):
+            body = b'{"messages": [{"role": "user", "content": "' + b"x" * (size - 47) + b'"}]}'
+            assert len(body) == size
+
+            async def in_pieces(body: bytes = body) -> AsyncGenerator[bytes]:
+                yield body[:300]
+                yield body[300:]
+
+            data: Any = in_pieces() if chunked else body
+            async with world.client.session.post(CHAT, data=data) as response:
+                assert response.status == status
+                if status == 413:
+                    assert "1000 bytes" in (await response.json())["error"]["message"]
+
+
+@pytest.mark.parametrize(("levels", "status"), [(100, 200), (101, 400)])
+async def test_a_body_may_be_nested_a_hundred_levels_deep(levels: int, status: int) -> None:
+    """S7.c: and no deeper; brackets in a text do not count."""
+    nested = b"[" * levels + b"]" * levels
+    body = b'{"messages": [{"role": "user", "content": "' + b"[{" * 200 + b'"}], "other": ' + nested + b"}"
+    async with serving([Reply(text="Hi")]) as world:
+        assert (await world.client.post(CHAT, body)).status == status
 
 
 async def test_a_body_that_comes_in_small_pieces_is_measured_as_a_whole() -> None:

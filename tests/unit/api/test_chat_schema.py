@@ -11,8 +11,9 @@ from holdfast.api.chat_completions.schema import ChatBody, parse_chat_request
 from holdfast.api.chat_messages import parse_conversation
 from holdfast.api.requests.body import parse_object
 from holdfast.errors import RequestError
-from holdfast.messages import AssistantMessage, Text, ToolMessage, UserMessage
-from holdfast.upstream.port import NamedTool
+from holdfast.ids import CallId
+from holdfast.messages import AssistantMessage, Image, Reasoning, Text, ToolCall, ToolMessage, ToolSpec, UserMessage
+from holdfast.upstream.port import NamedTool, Options, ResponseFormat
 
 FIELDS = [field.name for field in msgspec.structs.fields(ChatBody)]
 anything = st.recursive(
@@ -107,3 +108,96 @@ def test_a_tool_may_be_chosen_in_either_spelling() -> None:
 def test_the_newer_name_of_the_output_limit_wins() -> None:
     body = {"messages": [{"role": "user", "content": "Go."}], "max_tokens": 5, "max_completion_tokens": 7}
     assert parse_chat_request(body).options.max_output_tokens == 7
+
+
+def test_what_an_assistant_said_is_read_whole() -> None:
+    """C10.b, U3: thoughts, text, a refusal, and calls with what their provider hung on them."""
+    signed = {"google": {"thought_signature": "s"}}
+    said = {
+        "role": "assistant",
+        "reasoning_content": "Hm.",
+        "content": [{"type": "text", "text": "No: "}, {"type": "refusal", "refusal": "I will not."}],
+        "refusal": "Never.",
+        "tool_calls": [
+            {"id": "a", "type": "function", "function": {"name": "f", "arguments": {"x": 1}}, "extra_content": signed},
+            {"id": "b", "type": "function", "function": {"name": "g"}},
+        ],
+    }
+    older = {"role": "assistant", "reasoning": "Older.", "content": "Yes."}
+    talk = parse_conversation([{"role": "user", "content": "?"}, said, older, {"role": "user", "content": "!"}])
+    _, message, other = talk.history
+    assert message == AssistantMessage(
+        parts=(
+            Reasoning(text="Hm."),
+            Text(text="No: I will not."),
+            Text(text="Never."),
+            ToolCall(id=CallId("a"), name="f", arguments='{"x":1}', metadata={"chat": {"extra_content": signed}}),
+            ToolCall(id=CallId("b"), name="g", arguments=""),
+        )
+    )
+    assert other == AssistantMessage(parts=(Reasoning(text="Older."), Text(text="Yes.")))
+
+
+@pytest.mark.parametrize(
+    ("part", "image"),
+    [
+        ({"type": "image_url", "image_url": "https://e.org/a.png"}, Image(url="https://e.org/a.png")),
+        (
+            {"type": "input_image", "image_url": "HTTP://e.org/a", "detail": "low"},
+            Image(url="HTTP://e.org/a", detail="low"),
+        ),
+        (
+            {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA", "detail": "high"}, "detail": "low"},
+            Image(url="data:image/png;base64,AA", detail="high"),
+        ),
+        ({"type": "image_url", "image_url": {"url": "https://e.org/a", "detail": 7}}, Image(url="https://e.org/a")),
+    ],
+)
+def test_a_picture_is_read_in_all_the_forms_that_clients_send(part: dict[str, Any], image: Image) -> None:
+    """C10.c: data: and http(s) URLs, with and without how closely to look."""
+    [message] = parse_conversation([{"role": "user", "content": [part]}]).input
+    assert message == UserMessage(parts=(image,))
+
+
+@pytest.mark.parametrize("url", ["data:text/html,x", "https://", "https:///a", "ftp://e.org/a", "x https://e.org/a"])
+def test_what_is_no_picture_is_refused(url: str) -> None:
+    """C10.c, C12.a: by its place."""
+    with pytest.raises(RequestError) as raised:
+        parse_conversation([{"role": "user", "content": [{"type": "input_image", "image_url": url}]}])
+    assert (raised.value.param, raised.value.code) == ("messages[0].content[0].image_url", "invalid_image_url")
+
+
+def test_a_tool_that_takes_nothing_still_has_a_schema() -> None:
+    """C11.c: providers want one; a name may have 64 characters; what is odd about `strict` is passed over."""
+    function = {"name": "f" * 64, "strict": "very"}
+    body = {"messages": [{"role": "user", "content": "Go."}], "tools": [{"type": "function", "function": function}]}
+    [tool] = parse_chat_request(body).tools
+    assert tool == ToolSpec(name="f" * 64, description="", parameters={"type": "object", "properties": {}}, strict=None)
+
+
+@pytest.mark.parametrize(
+    ("given", "seconds"), [(0, 0.0), (7 * 86400, 604800.0), (1.5, 1.5), ("cancel", "cancel"), ("continue", "continue")]
+)
+def test_a_client_may_say_what_happens_when_it_leaves(given: Any, seconds: Any) -> None:
+    """C17.a: a week at most, and that is taken."""
+    body = {"messages": [{"role": "user", "content": "Go."}], "on_disconnect": given}
+    assert parse_chat_request(body).on_disconnect == seconds
+
+
+def test_options_have_their_defaults_and_other_spellings() -> None:
+    """C1.b, C11.c: stored unless told otherwise, one answer is no wish, effort in either place, one stop is a list."""
+    ask: dict[str, Any] = {"messages": [{"role": "user", "content": "Go."}]}
+    plain = parse_chat_request({**ask, "n": 1, "functions": [], "response_format": {"type": "text"}})
+    assert (plain.stream, plain.store, plain.include_usage, plain.lane, plain.tools) == (False, True, False, None, ())
+    assert plain.options == Options()
+    given = {
+        "reasoning": {"effort": "high"},
+        "stop": "END",
+        "response_format": {"type": "json_object"},
+        "max_tokens": 1,
+    }
+    options = parse_chat_request({**ask, **given}).options
+    assert (options.reasoning_effort, options.stop, options.max_output_tokens) == ("high", ("END",), 1)
+    assert options.response_format == ResponseFormat(kind="json_object")
+    both = parse_chat_request({**ask, "reasoning_effort": "low", "reasoning": {"effort": "high"}})
+    assert both.options.reasoning_effort == "low"

@@ -7,6 +7,7 @@ import pytest
 
 from holdfast.api.chat_completions.encode import ChatEncoder
 from holdfast.api.dialects import DIALECTS
+from holdfast.api.streams.buffered import MAX_BUFFERED_BYTES, AbortedError
 from holdfast.api.streams.disconnect import ClientLeftError
 from holdfast.api.streams.event_stream import EventStream, await_end
 from holdfast.errors import StoreUnavailableError
@@ -135,6 +136,87 @@ async def test_a_server_that_raises_for_a_lost_connection_is_understood() -> Non
         raise BrokenPipeError
 
     await stream(reader.subscription(SOME, REST))({}, reader.receive, lost)
+    assert reader.left == 1
+
+
+class CountingEncoder(ChatEncoder):
+    """Counts the signs of life that it is asked for."""
+
+    __slots__ = ("asked",)
+
+    def __init__(self) -> None:
+        super().__init__(RUN, model="m", created=1, fingerprint="fp", dialect=DIALECTS["holdfast"])
+        self.asked = 0
+
+    def keepalive(self) -> bytes:
+        self.asked += 1
+        return super().keepalive()
+
+
+@pytest.mark.parametrize("how", ["leaves", "is lost", "ends"])
+async def test_nothing_goes_on_for_a_client_that_has_gone(how: str) -> None:
+    """R3.a, R7.c: no timer, no task, however its end was noticed."""
+    reader, encoder = Reader(), CountingEncoder()
+    never = asyncio.Event()
+    subscription = reader.subscription(SOME, REST if how == "ends" else never)
+    before = asyncio.all_tasks()
+
+    async def send(message: Any) -> None:
+        await reader.send(message)
+        if how == "is lost" and b"keepalive" in message.get("body", b""):
+            raise BrokenPipeError
+
+    async with asyncio.timeout(5), asyncio.TaskGroup() as tasks:
+        answer = EventStream(subscription, encoder, keepalive_seconds=0.01)
+        tasks.create_task(answer({}, reader.receive, send))
+        while how != "ends" and not encoder.asked:
+            await asyncio.sleep(0.001)
+        if how == "leaves":
+            reader.leaves.set()
+    asked = encoder.asked
+    await asyncio.sleep(0.05)
+    assert encoder.asked == asked
+    assert asyncio.all_tasks() == before
+    assert reader.left == 1
+
+
+async def test_a_stream_that_cannot_be_ended_is_broken_off() -> None:
+    """R2.b: the server is told so, and the body has no end that anybody could take for one."""
+    reader = Reader()
+
+    class BrokenEncoder(ChatEncoder):
+        __slots__ = ()
+
+        def encode(self, batches: Any) -> bytes:
+            raise ValueError("a bug")
+
+    encoder = BrokenEncoder(RUN, model="m", created=1, fingerprint="fp", dialect=DIALECTS["holdfast"])
+    answer = EventStream(reader.subscription(SOME, REST), encoder, keepalive_seconds=5)
+    async with asyncio.timeout(5):
+        with pytest.raises(AbortedError):
+            await answer({}, reader.receive, reader.send)
+    assert all(message.get("more_body", True) for message in reader.sent)
+    assert reader.left == 1
+
+
+async def test_a_client_that_reads_slowly_gets_all_of_it_and_little_of_it_waits() -> None:
+    """R7.a, R7.c: the log is read on when there is room again."""
+    reader = Reader()
+    pages = [[Batch(EventNumber(number), 0.0, [TextAdded(text=f"{number:<20000}")])] for number in range(40)]
+    log = [*pages, [Batch(EventNumber(40), 0.0, [RunEnded(outcome=Completed())])]]
+    sizes: list[int] = []
+
+    async def slow(message: Any) -> None:
+        for _ in range(5):
+            await asyncio.sleep(0)
+        sizes.append(len(message.get("body", b"")))
+        await reader.send(message)
+
+    async with asyncio.timeout(10):
+        await stream(reader.subscription(*log))({}, reader.receive, slow)
+    assert [reader.body.count(b'"content":"%d ' % number) for number in range(40)] == [1] * 40
+    assert reader.body.endswith(b"data: [DONE]\n\n")
+    assert max(sizes) < MAX_BUFFERED_BYTES + 25_000
     assert reader.left == 1
 
 

@@ -249,6 +249,35 @@ async def test_a_silent_stream_shows_that_the_connection_lives() -> None:
     assert wire.body == shown, "nothing follows the end"
 
 
+async def test_signs_of_life_are_not_kept_for_a_client_that_does_not_read() -> None:
+    """C7.a, R7.c: it would not see them, and there would be more of them for as long as it is there."""
+    async with live_log(wire := Borrowed(), keepalive_seconds=0.01) as log:
+        wire.stop_reading()
+        await log.say("one")
+        await asyncio.sleep(0.05)
+        wire.read_on()
+        assert KEEPALIVE not in wire.body
+        while KEEPALIVE not in wire.body:
+            await asyncio.sleep(0.001)
+        await log.end()
+    assert wire.words == ["one"]
+
+
+async def test_a_stream_whose_headers_cannot_be_sent_gives_up_its_place() -> None:
+    """R3.a: and what had been kept of them is not kept back any longer."""
+    wire = Borrowed()
+    flushed: list[bool] = []
+    wire.flush_headers = lambda: flushed.append(True)  # type: ignore[method-assign]
+    async with unread_log(wire) as log:
+
+        async def send(message: Any) -> None:
+            raise OSError("gone")
+
+        with pytest.raises(OSError, match="gone"):
+            await log.response({LENT_BODY: wire}, None, send)  # type: ignore[arg-type]
+        assert (wire.left, flushed, wire.body) == (1, [True], b"")
+
+
 @pytest.mark.parametrize("is_stuck", [False, True])
 async def test_a_client_can_leave(is_stuck: bool) -> None:
     """R3.a: at once, whether or not something waits to be taken by it."""
