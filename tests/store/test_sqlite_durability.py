@@ -7,6 +7,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+import time
 from contextlib import closing
 from pathlib import Path
 
@@ -192,6 +193,22 @@ async def test_closing_writes_what_was_handed_over_and_leaves_no_thread_and_no_l
     assert [file.name for file in tmp_path.iterdir()] == ["holdfast.db"]
     again = await SqliteStore.open(tmp_path / "holdfast.db")
     assert len(await whole_log(again, record.id)) == 1000
+    await again.aclose()
+
+
+async def test_what_was_handed_over_in_the_very_step_that_closes_is_saved_and_told(tmp_path: Path) -> None:
+    """R6.b: the writer's thread takes it along, however late the loop comes back to it."""
+    store = await SqliteStore.open(tmp_path / "holdfast.db")
+    record = run_record()
+    await store.create_run(record)
+    told: list[StoreError | None] = []
+    # The loop is busy elsewhere before it looks at what came: the thread has all the time to end.
+    asyncio.get_running_loop().call_soon(time.sleep, 0.2)
+    store.append(record.id, texts(0, "x"), told.append)
+    await store.aclose()
+    assert told == [None]
+    again = await SqliteStore.open(tmp_path / "holdfast.db")
+    assert len(await whole_log(again, record.id)) == 1
     await again.aclose()
 
 
