@@ -172,6 +172,17 @@ async def test_a_conversation_that_is_deleted_leaves_its_responses() -> None:
         assert (await world.client.get(f"{RESPONSES}/{response.json['id']}")).json == response.json
 
 
+async def test_a_conversation_that_was_made_outlives_its_responses() -> None:
+    """P6.a, P11.c: only a name that a response began is dropped with it; one that was made is there until deleted."""
+    async with serving([Reply(text="One."), Reply(text="Two.")]) as world:
+        made = (await world.client.post(CONVERSATIONS, {"metadata": {"team": "cats"}})).json
+        for name in (made["id"], "talk"):
+            response = await world.client.post(RESPONSES, {"input": "a", "conversation": name})
+            await world.client.send("DELETE", f"{RESPONSES}/{response.json['id']}")
+        assert (await world.client.get(f"{CONVERSATIONS}/{made['id']}")).json == made
+        assert (await world.client.get(f"{CONVERSATIONS}/talk")).status == 404
+
+
 async def test_reasoning_is_listed_with_its_seal_to_whoever_asks_for_it() -> None:
     """P6.a, U3: in a list, alone and when it is added; and not to others."""
     thoughtful = Reply(reasoning="Hm.", seal="seal-7", text="Yes.")

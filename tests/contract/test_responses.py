@@ -395,6 +395,16 @@ async def test_every_ending_but_success_says_what_it_was(scene: str, reason: str
             assert answer.json["incomplete_details"]["reason"] in ("max_output_tokens", "content_filter")
 
 
+@pytest.mark.parametrize("scene", ["truncated", "filtered", "connection lost", "clean end of file", "error after text"])
+async def test_a_message_that_was_cut_short_is_an_incomplete_item(scene: str) -> None:
+    """P2.a, P3.a, C18.a: the item itself says so, in the answer and where the stream ends it."""
+    script, _, _ = SCENES[scene]
+    async with serving(script * 2) as world:
+        plain = await ask(world)
+        done = [event["item"] for event in await stream(world) if event["type"] == "response.output_item.done"]
+    assert [item["status"] for item in (*plain["output"], *done)] == ["incomplete", "incomplete"]
+
+
 async def test_usage_is_counted_over_all_turns_with_its_details(tmp_path: Path) -> None:
     """P2.c: what the provider counted, added up."""
     many = Usage(input_tokens=100, output_tokens=20, cached_tokens=64, reasoning_tokens=5)

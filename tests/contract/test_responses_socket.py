@@ -110,6 +110,21 @@ async def test_a_response_that_is_not_stored_goes_on_on_its_own_connection_alone
             assert (await world.client.get(f"{RESPONSES}/{third['id']}/input_items")).json["data"][-1]["role"] == "user"
 
 
+async def test_what_only_the_connection_remembers_is_trimmed_too_and_not_forgotten() -> None:
+    """P7: at most 100 messages of it, where that is asked for; a later turn that does not ask has all of them."""
+    talk = [{"role": "user", "content": f"q{number}"} for number in range(120)]
+    async with serving([Reply(text=f"{number}.") for number in range(4)]) as world:
+        async with connected(world) as socket:
+            name = (await socket.turn(talk, store=False))[-1]["response"]["id"]
+            for fields, count in (
+                ({"store": False, "truncation": "auto"}, 101),
+                ({"store": False}, 124),
+                ({"truncation": "auto"}, 100),
+            ):
+                name = (await socket.turn("go on", previous_response_id=name, **fields))[-1]["response"]["id"]
+                assert (len(said(world)), said(world)[-1]) == (count, "go on")
+
+
 async def test_a_failed_continuation_forgets_what_it_continued() -> None:
     """P5.b: so that no client builds on a state that it cannot see."""
     async with serving([Reply(text="One."), Reply(text="Two.")]) as world:

@@ -24,7 +24,7 @@ from holdfast.config import LimitSettings, ModelSettings, ProviderSettings, Serv
 from holdfast.errors import StoreUnavailableError
 from holdfast.serving.on_uvicorn import listening
 from holdfast.store.memory import MemoryStore
-from holdfast.testing import Fault, Reply, ScriptedUpstream
+from holdfast.testing import Fault, Reply, ScriptedUpstream, tool_call
 from tests.serving import CHAT, KEY, Answer, Client, asking, send_bytes, serving, serving_parts
 
 SECURITY = {
@@ -638,6 +638,16 @@ async def test_metrics_count_what_happened() -> None:
         "holdfast_replayed_events_total holdfast_store_commit_seconds_count"
     ).split():
         assert any(line.startswith(name) for line in lines), name
+
+
+async def test_metrics_count_every_call_that_was_dropped() -> None:
+    """S10.a: calls, not the runs that lost them."""
+    calls = (tool_call("write_file", path="a"), tool_call("write_file", path="b"))
+    async with serving([Reply(calls=calls, finish="length"), Reply(text="Hi")]) as world:
+        for _ in range(2):
+            await world.ended((await world.client.chat()).headers["X-Holdfast-Run-Id"])
+        lines = (await world.client.get("/metrics")).body.decode().splitlines()
+    assert "holdfast_dropped_tool_calls_total 2.0" in lines
 
 
 async def test_metrics_count_readers_that_leave_and_readers_that_come_late() -> None:

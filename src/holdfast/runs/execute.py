@@ -15,7 +15,7 @@ from holdfast.events import Event, RunStarted, Steered, Warned
 from holdfast.messages import Message
 from holdfast.outcomes import Cancelled, Failed, Outcome
 from holdfast.runs.closing import close_interrupted
-from holdfast.runs.history import read_history
+from holdfast.runs.history import read_history, shown_of
 from holdfast.runs.live import LiveRun
 from holdfast.runs.log.transcript import Transcript
 from holdfast.runs.registry import Registry
@@ -79,7 +79,7 @@ class Executor:
     async def _history(self, live: LiveRun) -> Sequence[Message]:
         request = live.request
         if not request.stored_history:
-            return request.history
+            return shown_of(request, request.history)
         try:
             return await read_history(self._store, request)
         except StoreError as error:

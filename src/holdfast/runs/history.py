@@ -21,8 +21,12 @@ async def read_history(store: Store, request: RunRequest) -> Sequence[Message]:
     """
     node = await _newest(store, request)
     path = [] if node is None else await store.path(node)
-    messages = [stored.message for stored in path if _is_said(stored.message)]
-    return trim(messages, TRUNCATED_MESSAGES) if request.truncate_history else messages
+    return shown_of(request, [stored.message for stored in path if _is_said(stored.message)])
+
+
+def shown_of(request: RunRequest, messages: Sequence[Message]) -> Sequence[Message]:
+    """P7: what is shown of messages that came before: all of them, or the newest if the request wants that."""
+    return trim(list(messages), TRUNCATED_MESSAGES) if request.truncate_history else messages
 
 
 async def _newest(store: Store, request: RunRequest) -> NodeId | None:

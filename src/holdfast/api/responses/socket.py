@@ -29,6 +29,7 @@ from holdfast.errors import HoldfastError, LimitReachedError, RequestError
 from holdfast.events import Batch
 from holdfast.ids import CallId, make_session_id, response_id
 from holdfast.messages import AssistantMessage, Message
+from holdfast.runs.history import shown_of
 from holdfast.runs.log.transcript import Transcript
 from holdfast.runs.start import Started
 
@@ -149,7 +150,8 @@ class ResponsesSocket:
         request = build_run_request(self._service, self._websocket, wanted, parsed, position)
         if not request.ephemeral:
             # It is to be stored, and what it follows is not: so it brings that along.
-            return msgspec.structs.replace(request, input=(*remembered.messages, *request.input))
+            brought = shown_of(request, (*remembered.messages, *request.input))
+            return msgspec.structs.replace(request, input=tuple(brought))
         return msgspec.structs.replace(request, history=remembered.messages)
 
     def _remember(self, request: RunRequest, transcript: Transcript) -> None:
