@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from holdfast.clock import Clock
 from holdfast.config import LimitSettings
-from holdfast.errors import LogConflictError, StoreError
+from holdfast.errors import LogConflictError
 from holdfast.ids import RunId
 from holdfast.outcomes import Cancelled
 from holdfast.runs.live import LiveRun
@@ -94,8 +94,9 @@ class Sweeper:
                 await self._log.end_run(run, end.batch, end.ending)
             except LogConflictError:
                 logger.info("run %s was saved after all", run)
-            except StoreError as error:
-                logger.warning("run %s cannot be saved yet: %s", run, error)
+            except Exception as error:
+                # Also a bug of ours, whose trace the recorder has logged: neither others nor the server's end wait.
+                logger.warning("run %s cannot be saved yet: %r", run, error)
                 continue
             del self._unsaved[run]
 
@@ -103,7 +104,7 @@ class Sweeper:
         for live in tuple(runs):
             try:
                 await self._log.delete_run(live.request.run)
-            except StoreError as error:
-                logger.warning("run %s cannot be deleted yet: %s", live.request.run, error)
+            except Exception as error:
+                logger.warning("run %s cannot be deleted yet: %r", live.request.run, error)
             else:
                 self._to_purge.remove(live)
