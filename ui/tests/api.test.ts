@@ -1,32 +1,12 @@
-import { createServer, type IncomingMessage } from "node:http";
-import type { AddressInfo } from "node:net";
-import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
+import { beforeEach, describe, expect, it } from "vitest";
 import { Api } from "../src/lib/api";
 import { Http } from "../src/lib/http";
+import { listener, listenInEachTest } from "./listener";
 
-/** A server that takes down what it is asked, over real sockets. */
-let asked: { path: string; headers: IncomingMessage["headers"]; body: Record<string, unknown> }[] = [];
-const server = createServer((request, response) => {
-  const pieces: Buffer[] = [];
-  request.on("data", (piece: Buffer) => pieces.push(piece));
-  request.on("end", () => {
-    const body = JSON.parse(Buffer.concat(pieces).toString()) as Record<string, unknown>;
-    asked.push({ path: request.url!, headers: request.headers, body });
-    response.end(JSON.stringify({ run_id: "run_1", session_id: "s" }));
-  });
-});
-beforeEach(async () => {
-  await new Promise<void>((done) => server.listen(0, "127.0.0.1", done));
-  const { fetch } = globalThis;
-  const { port } = server.address() as AddressInfo;
-  // What a page asks for is on its own server; Node has to be told where that is.
-  vi.stubGlobal("fetch", (path: string, init: RequestInit) => fetch(`http://127.0.0.1:${port}${path}`, init));
-});
-afterEach(() => {
-  vi.unstubAllGlobals();
-  asked = [];
-  server.closeAllConnections();
-  return new Promise((done) => server.close(done));
+listenInEachTest();
+beforeEach(() => {
+  const made = JSON.stringify({ run_id: "run_1", session_id: "s" });
+  listener.answers = [(response) => response.end(made), (response) => response.end(made)];
 });
 
 const nothing = () => undefined;
@@ -38,9 +18,9 @@ const run = { content: [{ type: "text" as const, text: "Hello" }], session: "s",
 describe("how a run is begun", () => {
   it("in a chat it goes on whoever leaves, and its key makes it safe to ask again (T3.f)", async () => {
     await api.startRun(run, "key-1");
-    expect(asked[0]!.path).toBe("/v1/runs");
-    expect(asked[0]!.headers["idempotency-key"]).toBe("key-1");
-    expect(asked[0]!.body).toEqual({
+    expect(listener.asked[0]!.path).toBe("/v1/runs");
+    expect(listener.asked[0]!.headers["idempotency-key"]).toBe("key-1");
+    expect(JSON.parse(listener.asked[0]!.body)).toEqual({
       input: [{ role: "user", content: "Hello" }],
       session_id: "s",
       model: "m",
@@ -50,8 +30,8 @@ describe("how a run is begun", () => {
 
   it("in a pane it ends with its reader, and its events are the answer (T4.b)", async () => {
     await api.attachRun(run, new AbortController().signal);
-    expect(asked[0]!.path).toBe("/v1/runs");
-    expect(asked[0]!.body).toEqual({
+    expect(listener.asked[0]!.path).toBe("/v1/runs");
+    expect(JSON.parse(listener.asked[0]!.body)).toEqual({
       input: [{ role: "user", content: "Hello" }],
       session_id: "s",
       model: "m",

@@ -1,36 +1,14 @@
-import { createServer, type IncomingMessage, type ServerResponse } from "node:http";
-import type { AddressInfo } from "node:net";
-import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
+import type { ServerResponse } from "node:http";
+import { beforeEach, describe, expect, it } from "vitest";
 import { Api } from "../src/lib/api";
 import { ApiError, Http, UnreachableError } from "../src/lib/http";
+import { listener, listenInEachTest } from "./listener";
 
-/** A server that answers each request as it is told, over real sockets. */
-let answers: ((response: ServerResponse) => void)[] = [];
-let asked: { method: string; path: string; headers: IncomingMessage["headers"]; body: string }[] = [];
-const server = createServer((request, response) => {
-  const pieces: Buffer[] = [];
-  request.on("data", (piece: Buffer) => pieces.push(piece));
-  request.on("end", () => {
-    const body = Buffer.concat(pieces).toString();
-    asked.push({ method: request.method!, path: request.url!, headers: request.headers, body });
-    (answers.shift() ?? ((fine) => fine.end("{}")))(response);
-  });
-});
-beforeEach(async () => {
-  await new Promise<void>((done) => server.listen(0, "127.0.0.1", done));
-  const { fetch } = globalThis;
-  const { port } = server.address() as AddressInfo;
-  vi.stubGlobal("fetch", (path: string, init: RequestInit) => fetch(`http://127.0.0.1:${port}${path}`, init));
-});
-afterEach(() => {
-  vi.unstubAllGlobals();
-  answers = [];
-  asked = [];
+listenInEachTest();
+beforeEach(() => {
   told = [];
   key = null;
   leaving = null;
-  server.closeAllConnections();
-  return new Promise((done) => server.close(done));
 });
 
 let key: string | null = null;
@@ -54,44 +32,44 @@ const refuse = (status: number, body: string, headers: Record<string, string> = 
 describe("asking the server", () => {
   it("brings the key along, and asks again with another one when it is refused (S4.a)", async () => {
     key = "old-key";
-    answers = [refuse(401, "{}"), (response) => response.end('{"fine": true}')];
+    listener.answers = [refuse(401, "{}"), (response) => response.end('{"fine": true}')];
     expect(await http.json("/v1/models", { method: "POST", body: { a: 1 } })).toEqual({ fine: true });
-    expect(asked.map(({ headers }) => headers.authorization)).toEqual(["Bearer old-key", "Bearer new-key"]);
-    expect(asked.map(({ method, body }) => [method, body])).toEqual([["POST", '{"a":1}'], ["POST", '{"a":1}']]);
-    expect(asked[0]!.headers["content-type"]).toBe("application/json");
+    expect(listener.asked.map(({ headers }) => headers.authorization)).toEqual(["Bearer old-key", "Bearer new-key"]);
+    expect(listener.asked.map(({ method, body }) => [method, body])).toEqual([["POST", '{"a":1}'], ["POST", '{"a":1}']]);
+    expect(listener.asked[0]!.headers["content-type"]).toBe("application/json");
     expect(told).toEqual(["reached", "refused old-key", "reached"]);
   });
 
   it("sends no key when there is none", async () => {
     await http.json("/v1/models");
-    expect(asked[0]!.headers.authorization).toBeUndefined();
+    expect(listener.asked[0]!.headers.authorization).toBeUndefined();
   });
 
   it("does not ask again once it was given up while a key was asked for", async () => {
     leaving = new AbortController();
-    answers = [refuse(401, "{}")];
+    listener.answers = [refuse(401, "{}")];
     await expect(http.json("/v1/models", { signal: leaving.signal })).rejects.toThrow(/abort/i);
-    expect(asked).toHaveLength(1);
+    expect(listener.asked).toHaveLength(1);
     expect(told).not.toContain("unreachable"); // giving up says nothing of the server
   });
 
   it("throws what the server says: its words, its code, and when to try again", async () => {
     const body = JSON.stringify({ error: { message: "Too many runs.", code: "limit_reached" } });
-    answers = [refuse(429, body, { "Retry-After": "7" })];
+    listener.answers = [refuse(429, body, { "Retry-After": "7" })];
     const error = (await http.json("/v1/runs").catch((thrown: unknown) => thrown)) as ApiError;
     expect(error).toBeInstanceOf(ApiError);
     expect([error.status, error.message, error.code, error.retrySeconds]).toEqual([429, "Too many runs.", "limit_reached", 7]);
   });
 
   it("makes do with the status when a proxy answers in its own words", async () => {
-    answers = [refuse(502, "<html>Bad gateway</html>", { "Retry-After": "soon" })];
+    listener.answers = [refuse(502, "<html>Bad gateway</html>", { "Retry-After": "soon" })];
     const error = (await http.json("/v1/runs").catch((thrown: unknown) => thrown)) as ApiError;
     expect([error.status, error.code, error.retrySeconds]).toEqual([502, null, null]);
     expect(error.message).toContain("502");
   });
 
   it("says when there was no answer at all", async () => {
-    answers = [(response) => void response.destroy()];
+    listener.answers = [(response) => void response.destroy()];
     await expect(http.json("/v1/runs")).rejects.toThrow(UnreachableError);
     expect(told).toEqual(["unreachable"]);
   });
@@ -103,7 +81,7 @@ describe("the server's resources", () => {
   it("resume after the event that was seen, the first included (R7.a)", async () => {
     const { signal } = new AbortController();
     for (const after of [-1, 0, 7]) await api.events("run_1", after, signal);
-    expect(asked.map(({ path }) => path)).toEqual([
+    expect(listener.asked.map(({ path }) => path)).toEqual([
       "/v1/runs/run_1/events",
       "/v1/runs/run_1/events?after=0",
       "/v1/runs/run_1/events?after=7",
@@ -117,7 +95,7 @@ describe("the server's resources", () => {
     await api.forkSession("a/b", { at: 3 });
     await api.updateSession("s", { title: "t" });
     await api.deleteSession("s");
-    expect(asked.map(({ method, path, body }) => [method, path, body])).toEqual([
+    expect(listener.asked.map(({ method, path, body }) => [method, path, body])).toEqual([
       ["POST", "/v1/runs/run_1/stop", ""],
       ["POST", "/v1/runs/run_1/approval", '{"approved":false,"call_id":"c1"}'],
       ["POST", "/v1/runs/run_1/messages", '{"content":"shorter"}'],
@@ -130,6 +108,6 @@ describe("the server's resources", () => {
   it("are listed as they are filtered, and what is not set is not asked for", async () => {
     await api.runs({ status: "running", model: "" });
     await api.sessions("", 50);
-    expect(asked.map(({ path }) => path)).toEqual(["/v1/runs?limit=50&status=running", "/v1/sessions?offset=50&limit=50"]);
+    expect(listener.asked.map(({ path }) => path)).toEqual(["/v1/runs?limit=50&status=running", "/v1/sessions?offset=50&limit=50"]);
   });
 });
