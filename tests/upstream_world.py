@@ -83,7 +83,9 @@ class Heard:
 
 def open_http(provider: Provider, settings: StreamSettings = QUICK, **transport: Any) -> HttpUpstream:
     """What asks one provider, over HTTP/1.1 and without retries; the rest is the transport's."""
-    connections = Http1Transport(provider.base_url, connect_seconds=settings.connect_seconds, **transport)
+    connections = Http1Transport(
+        provider.base_url, connect_seconds=settings.connect_seconds, proxy=provider.proxy, **transport
+    )
     return HttpUpstream(provider, provider.make_codec(), settings, connections)
 
 

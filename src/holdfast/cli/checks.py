@@ -111,11 +111,11 @@ async def _check_provider(
     try:
         status, body = await _get_models(session, provider)
     except TimeoutError:
-        text = f"{provider.host} does not answer within {ANSWER_SECONDS:g} s"
+        text = f"{provider.host} does not answer within {ANSWER_SECONDS:g} s{_through(provider)}"
         return Check(name=label, state="problem", text=text, fix=f"Check the network and {address}")
     except (aiohttp.ClientError, OSError) as error:
         # Only the kind of failure: the text of some has the whole request in it.
-        text = f"{provider.host} cannot be reached ({type(error).__name__})"
+        text = f"{provider.host} cannot be reached ({type(error).__name__}){_through(provider)}"
         return Check(name=label, state="problem", text=text, fix=f"Check the network and {address}, or start it")
     return _judge(label, provider, status, body, [model for model in models if model.startswith(f"{name}/")])
 
@@ -126,9 +126,20 @@ async def _get_models(session: aiohttp.ClientSession, provider: Provider) -> tup
         **provider.make_codec().headers(provider.api_key),
         **provider.headers,
     }
+    proxy = provider.proxy
     async with asyncio.timeout(ANSWER_SECONDS):
-        async with session.get(f"{provider.base_url}/models", headers=headers, allow_redirects=False) as response:
+        async with session.get(
+            f"{provider.base_url}/models",
+            headers=headers,
+            allow_redirects=False,
+            proxy=f"http://{proxy.address}" if proxy else None,
+            proxy_headers={"Proxy-Authorization": proxy.authorization} if proxy and proxy.authorization else None,
+        ) as response:
             return response.status, await response.content.read(_MAX_ANSWER_BYTES)
+
+
+def _through(provider: Provider) -> str:
+    return f", through the proxy {provider.proxy.address}" if provider.proxy else ""
 
 
 def _judge(label: str, provider: Provider, status: int, body: bytes, wanted: list[str]) -> Check:
@@ -148,7 +159,7 @@ def _judge(label: str, provider: Provider, status: int, body: bytes, wanted: lis
     if missing:
         text = f"{host} answers, and does not list {', '.join(missing)}"
         return Check(name=label, state="warning", text=text, fix="Check the model's name")
-    return _good(label, f"{host} answers and lists {len(listed)} models")
+    return _good(label, f"{host} answers and lists {len(listed)} models{_through(provider)}")
 
 
 def _key_name(name: str) -> str:

@@ -51,7 +51,7 @@ class ProviderUpstreams:
 
     def _build(self, provider: Provider) -> Upstream:
         settings = self._settings
-        transport = Http1Transport(provider.base_url, connect_seconds=settings.connect_seconds)
+        transport = Http1Transport(provider.base_url, connect_seconds=settings.connect_seconds, proxy=provider.proxy)
         http = HttpUpstream(provider, provider.make_codec(), settings, transport)
         return RetryingUpstream(http, settings.retries, self._clock, self._random)
 

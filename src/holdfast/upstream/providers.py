@@ -16,6 +16,7 @@ from holdfast.errors import ConfigError
 from holdfast.upstream.protocols.chat_completions.encode import ChatQuirks
 from holdfast.upstream.protocols.codec import Codec
 from holdfast.upstream.protocols.codecs import make_codec
+from holdfast.upstream.proxies import Proxy, find_proxy
 
 _USUAL: Final = ChatQuirks()
 
@@ -119,6 +120,8 @@ class Provider:
     api_key: str = field(default="", repr=False)
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     quirks: ChatQuirks = _USUAL
+    proxy: Proxy | None = None
+    """On the way to it."""
 
     @property
     def host(self) -> str:
@@ -137,7 +140,8 @@ def resolve_provider(name: str, settings: ProviderSettings | None, environment: 
     `api_key` of its own, so that nobody's key is sent to a stranger by mistake.
 
     Raises:
-        ConfigError: nobody knows it, it has no address or no key; the message names what to set.
+        ConfigError: nobody knows it, it has no address or no key, or the proxy on its way is none; the message names
+            what to set.
     """
     given = settings or ProviderSettings()
     known = PROVIDERS.get(name)
@@ -156,6 +160,8 @@ def resolve_provider(name: str, settings: ProviderSettings | None, environment: 
             )
     if any(character in api_key for character in "\r\n\0"):
         raise ConfigError(f"The key of provider {name!r} has a line break in it: set it again without one.")
+    # The local servers of the table are on this machine, where no proxy is on the way.
+    is_local = known is not None and not known.key_variables and base_url == known.base_url
     return Provider(
         name=name,
         protocol=given.protocol or (known.protocol if known else "chat_completions"),
@@ -163,6 +169,7 @@ def resolve_provider(name: str, settings: ProviderSettings | None, environment: 
         api_key=api_key.strip(),
         headers=dict(given.headers),
         quirks=known.quirks if known else _USUAL,
+        proxy=None if is_local else find_proxy(base_url, environment),
     )
 
 

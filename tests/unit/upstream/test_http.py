@@ -69,13 +69,6 @@ async def test_a_redirect_is_not_followed() -> None:
     assert "key=1" not in heard.error.message
 
 
-async def test_proxies_of_the_environment_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
-        monkeypatch.setenv(name, "http://127.0.0.1:9")
-    async with ScriptedProvider([STORY]) as provider, asking(provider) as upstream:
-        assert (await hear(upstream)).text == "One two three."
-
-
 async def test_a_provider_is_printed_without_its_key_and_headers() -> None:
     known = Provider(
         name="x", protocol="responses", base_url="http://x", api_key=SECRET, headers={"X-Token": "also-secret"}

@@ -5,11 +5,13 @@ that a read brought. A library's reader costs several times as much, gives a con
 whether the answer in it was whole, and forgets what it had received when the connection breaks.
 
 Implements `port.Transport`; whoever builds a provider's upstream chooses it, and `http` above knows only the port.
-Below: `response`, which every connection feeds. Knows no protocol and no provider's name.
+Below: `response`, which every connection feeds, and `tunnel`, which leads one through a proxy. Knows no protocol and no
+provider's name.
 """
 
 import asyncio
 import functools
+import os
 import socket
 import ssl
 from collections.abc import Callable, Mapping
@@ -18,8 +20,10 @@ from urllib.parse import quote, urlsplit
 
 import aiohappyeyeballs
 
+from holdfast.upstream.proxies import Proxy
 from holdfast.upstream.transport.port import NotConnectedError, Post
 from holdfast.upstream.transport.response import PARTING_SECONDS, Http1Response
+from holdfast.upstream.transport.tunnel import ProxyError, open_tunnel
 
 KEEP_SECONDS: Final = 30.0
 """How long an idle connection waits for the next request."""
@@ -91,14 +95,22 @@ def make_tls() -> ssl.SSLContext:
     return context
 
 
-def make_head(url: str, headers: Mapping[str, str]) -> bytes:
-    """A request up to its length, which is all that differs from one to the next."""
+def make_head(url: str, headers: Mapping[str, str], proxy: Proxy | None = None) -> bytes:
+    """A request up to its length, which is all that differs from one to the next.
+
+    Without TLS a proxy is handed the request itself, with the whole URL; with TLS it sees nothing of it.
+    """
     parts = urlsplit(url)
     target = quote(parts.path or "/", safe="/%:@!$&'()*+,;=~") + (f"?{parts.query}" if parts.query else "")
     lines = [f"{name}: {value}\r\n" for name, value in headers.items()]
+    host = parts.netloc.rpartition("@")[2]
+    host = host if host.isascii() else host.encode("idna").decode()
     if not any(name.lower() == "host" for name in headers):
-        host = parts.netloc.rpartition("@")[2]
-        lines.insert(0, f"Host: {host if host.isascii() else host.encode('idna').decode()}\r\n")
+        lines.insert(0, f"Host: {host}\r\n")
+    if proxy is not None and parts.scheme == "http":
+        target = f"http://{host}{target}"
+        if proxy.authorization:
+            lines.append(f"Proxy-Authorization: {proxy.authorization}\r\n")
     return f"POST {target} HTTP/1.1\r\n{''.join(lines)}".encode("latin-1")
 
 
@@ -110,6 +122,7 @@ class Http1Transport:
         base_url: str,
         *,
         connect_seconds: float,
+        proxy: Proxy | None = None,
         keep_seconds: float = KEEP_SECONDS,
         parting_seconds: float = PARTING_SECONDS,
         make_tls: Callable[[], ssl.SSLContext] = make_tls,
@@ -121,11 +134,12 @@ class Http1Transport:
         self.parting_seconds = parting_seconds
         self._base_url = base_url
         self._connect_seconds = connect_seconds
+        self._proxy = proxy
         self._make_tls = make_tls
 
     def prepare(self, path: str, headers: Mapping[str, str]) -> Post:
         """Make ready to post to a path under the base URL, once for many requests."""
-        return functools.partial(self._post, make_head(f"{self._base_url}/{path.lstrip('/')}", headers))
+        return functools.partial(self._post, make_head(f"{self._base_url}/{path.lstrip('/')}", headers, self._proxy))
 
     async def _post(self, head: bytes, body: bytes) -> Http1Response:
         connection = self._take_idle() or await self._connect()
@@ -150,13 +164,12 @@ class Http1Transport:
         host, port = url.hostname or "", url.port or (443 if tls else 80)
         async with asyncio.timeout(self._connect_seconds):
             try:
-                # By hand, because the server's loop, uvloop, has no happy eyeballs of its own: with one address that is
-                # dead it would wait for that one alone.
-                found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-                delay = NEXT_ADDRESS_SECONDS if len(found) > 1 else None
-                sock = await aiohappyeyeballs.start_connection(found, happy_eyeballs_delay=delay)
-                # So that the kernel finds out about a peer that vanished without a word, also while a model thinks.
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+                if self._proxy is None:
+                    sock = await _open_socket(host, port)
+                else:
+                    sock = await _open_socket_to_proxy(self._proxy)
+                    if tls:
+                        await open_tunnel(sock, host, port, self._proxy)
                 _, connection = await loop.create_connection(
                     lambda: Http1Connection(self), sock=sock, ssl=tls, server_hostname=host if tls else None
                 )
@@ -170,3 +183,24 @@ class Http1Transport:
         """Cut every connection."""
         for connection in list(self.open):
             connection.transport.abort()
+
+
+async def _open_socket(host: str, port: int) -> socket.socket:
+    # By hand, because the server's loop, uvloop, has no happy eyeballs of its own: with one address that is dead it
+    # would wait for that one alone.
+    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    delay = NEXT_ADDRESS_SECONDS if len(found) > 1 else None
+    sock = await aiohappyeyeballs.start_connection(found, happy_eyeballs_delay=delay)
+    # So that the kernel finds out about a peer that vanished without a word, also while a model thinks.
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    return sock
+
+
+async def _open_socket_to_proxy(proxy: Proxy) -> socket.socket:
+    try:
+        return await _open_socket(proxy.host, proxy.port)
+    except socket.gaierror as error:
+        raise ProxyError(f"the host of the proxy {proxy.address} was not found") from error
+    except OSError as error:
+        why = os.strerror(error.errno) if error.errno else str(error)
+        raise ProxyError(f"the proxy {proxy.address} cannot be reached: {why}") from error

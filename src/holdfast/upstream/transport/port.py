@@ -1,6 +1,6 @@
 """The port to a transport: what `http` needs of whatever carries a request to a provider and its response back.
 
-`http1` implements it. Another one (HTTP/2, a proxy with CONNECT) is another module beside it, and nothing above
+`http1` implements it. Another one (HTTP/2) is another module beside it, and nothing above
 changes. A transport knows no protocol, no provider's name and no error of the tree; it tells what became of a
 connection:
 
