@@ -28,7 +28,8 @@ from holdfast.store.memory import MemoryStore
 from holdfast.testing import Parts, Reply, ScriptedProvider, open_local_server
 
 KEY = "key-of-the-tests"
-QUICK_STREAM = StreamSettings(retries=0, connect_seconds=2.0, first_byte_seconds=2.0, stall_seconds=2.0)
+QUICK_STREAM = StreamSettings(retries=0, connect_seconds=2.0, first_byte_seconds=10.0, stall_seconds=10.0)
+"""Silence is borne for longer than `closed()` waits: a connection that closes is closed by what the test did."""
 CHAT = "/v1/chat/completions"
 
 

@@ -31,12 +31,12 @@ from holdfast.events import (
     TurnStarted,
     Warned,
 )
-from holdfast.ids import CallId, EventNumber, RunId, SessionId
+from holdfast.ids import CallId, EventNumber, NodeId, RunId, SessionId
 from holdfast.messages import Usage
 from holdfast.outcomes import Cancelled, Completed, Failed, Incomplete, Outcome, RequiresAction
 from holdfast.sinks import DeltaSink, send
 from holdfast.store.memory import MemoryStore
-from holdfast.store.records import RunFilter, SessionRecord
+from holdfast.store.records import RunFilter, SessionRecord, StoredMessage
 from holdfast.testing import Fault, Reply, ScriptedCall, ScriptedUpstream, says, tool_call
 from holdfast.testing.upstream import Step
 from holdfast.upstream.port import ModelCall
@@ -840,6 +840,33 @@ async def test_a_history_that_cannot_be_read_costs_the_history_and_not_the_answe
     assert (answer.status, answer.text, answer.finish) == (200, "Hello.", "stop")
     assert "the disk is on fire" in answer.headers["X-Holdfast-Warning"]
     assert len(upstream.calls[0].messages) == 1
+
+
+class SilentStore(MemoryStore):
+    """Its sessions can be read, their messages cannot."""
+
+    async def path(self, node: NodeId) -> list[StoredMessage]:
+        raise StoreUnavailableError("the disk is on fire")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_history_that_is_lost_when_its_run_begins_is_told_too(stream: bool) -> None:
+    """C13.c: a plain answer has the warning header; a stream, whose headers may be out by then, says it in a chunk."""
+    upstream = ScriptedUpstream([says("Hello."), says("Again.")])
+    async with serving_parts(upstream=upstream, store=SilentStore()) as client:
+        first = await client.chat(session_id="s", stream=stream)
+        answer = await client.chat(session_id="s", stream=stream)
+    assert (answer.status, answer.text, answer.finish) == (200, "Again.", "stop")
+    assert len(upstream.calls[1].messages) == 1
+    assert [len(_warnings(each)) for each in (first, answer)] == [0, 1]
+    assert "the disk is on fire" in _warnings(answer)[0]
+
+
+def _warnings(answer: Answer) -> list[str]:
+    said = [answer.headers[name] for name in ("X-Holdfast-Warning",) if name in answer.headers]
+    if answer.headers["Content-Type"].startswith("text/event-stream"):
+        said += [chunk["holdfast"]["warning"] for chunk in answer.chunks if "warning" in chunk.get("holdfast", {})]
+    return said
 
 
 async def test_the_session_key_scopes_memory_and_is_echoed(tmp_path: Path) -> None:

@@ -1027,6 +1027,8 @@ async def test_deleting_a_response_that_goes_on_stops_it() -> None:
         response = await ask(world, "Count", background=True)
         request = await world.provider.received()
         assert (await world.client.send("DELETE", f"{RESPONSES}/{response['id']}")).json["deleted"] is True
+        run = (await world.client.get(f"/v1/runs/run_{response['id'].removeprefix('resp_')}")).json
+        assert (run["outcome"], run["reason"]) == ("cancelled", "user")
         await request.closed()
         assert (await world.client.get(f"{RESPONSES}/{response['id']}")).status == 404
 

@@ -27,12 +27,13 @@ from holdfast.events import (
     ToolStarted,
     TurnStarted,
 )
-from holdfast.ids import BEFORE_FIRST, CallId, EventNumber, RunId
+from holdfast.ids import BEFORE_FIRST, CallId, EventNumber, NodeId, RunId
 from holdfast.messages import AssistantMessage, Text, ToolCall, ToolMessage, ToolSpec, user_says
 from holdfast.outcomes import Cancelled, Completed, Failed, Incomplete, RequiresAction
 from holdfast.runs.recovery import recover
+from holdfast.store.memory import MemoryStore
 from holdfast.store.port import Store
-from holdfast.store.records import RunRecord
+from holdfast.store.records import RunRecord, StoredMessage
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.upstream import Step, says
 from tests.runs_world import (
@@ -410,6 +411,41 @@ async def test_time_limits_cancel_with_timeout(store: Store, limit: str) -> None
         events = await world.run()
         assert outcome_of(events).reason == "timeout"
         assert limit in outcome_of(events).message
+
+
+class SlowHistory(MemoryStore):
+    """Its messages can be read when that is let."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_asked, self.goes_on = asyncio.Event(), asyncio.Event()
+
+    async def path(self, node: NodeId) -> list[StoredMessage]:
+        self.is_asked.set()
+        await self.goes_on.wait()
+        return await super().path(node)
+
+
+async def test_who_waits_for_its_turn_is_not_idle() -> None:
+    """R10.c, R11.a: a run's idle time begins with its turn, however long it has waited for that."""
+    store, clock, gates = SlowHistory(), ManualClock(), [asyncio.Event(), asyncio.Event()]
+    first: list[Step] = [gates[0], [TextAdded(text="still here")], gates[1], *says("one")]
+    limits = LimitSettings(idle_seconds=10.0)
+    async with open_world(store, [first, says("two")], limits=limits, clock=clock) as world:
+        one = await world.start(lane="wait")
+        two = await world.start(lane="wait", stored_history=True)
+        await world.upstream.asked(1)
+        await clock.asleep()
+        for gate, seen in zip(gates, (TextAdded, RunEnded), strict=True):
+            await clock.advance(8.0)
+            gate.set()
+            await read_until(one.subscription, seen)
+        async with asyncio.timeout(10):
+            await store.is_asked.wait()
+        await clock.advance(8.0)
+        store.goes_on.set()
+        assert outcome_of(await read_all(two.subscription)) == Completed()
+        assert len(world.upstream.calls) == 2
 
 
 async def test_two_runs_on_a_session_do_not_interleave(store: Store) -> None:

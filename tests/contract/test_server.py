@@ -462,6 +462,20 @@ async def test_every_answer_carries_the_security_headers_and_a_request_id() -> N
     assert len(set(ids)) == len(ids)
 
 
+async def test_a_websocket_that_is_refused_is_told_so_with_the_same_headers() -> None:
+    """S6: what is answered to a wish for a WebSocket is an answer too."""
+    async with serving(key=KEY) as world:
+        for status, more in ((401, {"Authorization": "Bearer wrong"}), (403, {"Origin": "https://evil.example"})):
+            headers = {"Authorization": f"Bearer {KEY}", "X-Request-Id": f"wish-{status}", **more}
+            with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
+                await world.client.session.ws_connect("/v1/responses", headers=headers)
+            answered = refused.value.headers
+            assert refused.value.status == status
+            assert answered is not None
+            assert {name: answered.get(name) for name in SECURITY} == SECURITY
+            assert answered.get("X-Request-Id") == f"wish-{status}"
+
+
 async def test_bodies_over_the_limit_are_refused_however_they_come() -> None:
     """S7.a: 413 with the envelope: announced, chunked, and far too large; what fits is read."""
     async with serving([Reply(text="Hi")] * 2, server=ServerSettings(max_body_bytes=1000)) as world:

@@ -19,10 +19,11 @@ from holdfast.cli.terminal.prompt import EndOfInputError, InterruptedPromptError
 from holdfast.cli.terminal.render import TerminalView
 from holdfast.cli.terminal.run_follower import Interrupts, LeftError, NobodyToAsk, RunFollower
 from holdfast.client import HoldfastClient, NewRun, Run, Session, Tokens
-from holdfast.config import StreamSettings
+from holdfast.config import AgentSettings, StreamSettings
 from holdfast.errors import ClientError, ServerRefusedError
+from holdfast.events import ApprovalAsked
 from holdfast.outcomes import Cancelled, Completed
-from holdfast.testing import Reply
+from holdfast.testing import Reply, tool_call
 from tests.serving import KEY, World, serving
 
 HELD = Reply(text=("Some", " more"), hold_after=1)
@@ -410,3 +411,48 @@ async def test_a_server_that_was_named_is_the_one_that_is_used_or_it_is_an_error
             async with connect(elsewhere):
                 raise AssertionError("there is nobody there")
     assert not (tmp_path / "data").exists(), "no agent was opened here"
+
+
+# Approvals.
+
+
+class Thinking:
+    """Somebody who reads the question and does not answer."""
+
+    def __init__(self) -> None:
+        self.asked: asyncio.Queue[ApprovalAsked] = asyncio.Queue()
+        self.closed: asyncio.Queue[str] = asyncio.Queue()
+
+    async def ask(self, event: ApprovalAsked) -> bool:
+        self.asked.put_nowait(event)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.closed.put_nowait(event.call_id)
+        return False
+
+
+async def test_a_question_that_another_client_has_answered_is_taken_back_while_the_run_goes_on() -> None:
+    """R12.a: approve or deny from any client: no key pressed later is taken for an answer to what is settled."""
+    remembers = Reply(calls=(tool_call("remember", text="Tides."),))
+    person = Thinking()
+    agent = AgentSettings(prompt="", tools=("memory",), approval="ask")
+    async with (
+        serving([remembers, HELD], key=KEY, agent=agent, stream=StreamSettings()) as world,
+        HoldfastClient(world.base_url, KEY) as client,
+    ):
+        here = Sitting(world, client)
+        started = await client.start_run(NewRun(input="?"))
+        view = TerminalView(here.console)
+        follower = RunFollower(client, started.run_id, view, here.interrupts, asker=person)
+        following = asyncio.ensure_future(follower.to_end())
+        async with asyncio.timeout(10):
+            asked = await person.asked.get()
+            await client.answer_approval(started.run_id, asked.call_id, True)
+            going = await world.provider.received(2)
+            assert await person.closed.get() == asked.call_id
+            assert not following.done(), "the model is still speaking"
+            going.release()
+            transcript = await following
+        assert (transcript.outcome, transcript.text) == (Completed(), "Some more")
+        assert "Somebody else has answered." not in here.shown()

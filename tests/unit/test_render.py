@@ -245,14 +245,14 @@ def test_what_was_skipped_is_known_and_not_shown() -> None:
     """T2.a: --after N begins after event N, with the tool's label and the time that the run took."""
     console, output = plain_console()
     terminal = TerminalView(console)
-    answer = io.StringIO()
-    piped = PlainView(answer, plain_console()[0])
+    answer, (notes, said) = io.StringIO(), plain_console()
+    piped = PlainView(answer, notes)
     for number, event in enumerate(TOOL_RUN):
         entry = Entry(EventNumber(number), event, 100.0 + number)
         for view in (terminal, piped):
             view.skip(entry) if number < 7 else view.add(entry)
     assert output.getvalue() == "✓ terminal ls (250 ms)\nTwo files.\nm · 3 tokens in, 2 out · 11.0 s\n"
-    assert answer.getvalue() == "Two files.\n"
+    assert (answer.getvalue(), said.getvalue()) == ("Two files.\n", "✓ terminal ls (250 ms)\n")
     assert terminal.transcript.text == piped.transcript.text == "I look.Two files."
 
 

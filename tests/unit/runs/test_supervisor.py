@@ -125,6 +125,22 @@ async def test_stopping_a_session_stops_all_of_it_and_nothing_else() -> None:
         assert world.supervisor.registry.waiting == 0
 
 
+async def test_all_of_a_session_is_stopped_at_once_however_long_the_end_of_one_takes() -> None:
+    """R5.a: nothing goes on while the end of another run is being saved."""
+    store = SlowEnds()
+    async with open_world(store, [[asyncio.Event()], [asyncio.Event()]]) as world:
+        runs = [(await world.start(lane=lane, on_disconnect="continue")).run for lane in ("wait", None)]
+        await world.upstream.asked(2)
+        stopping = asyncio.ensure_future(world.supervisor.stop_session(SessionId("s1")))
+        async with asyncio.timeout(5):
+            await store.is_asked.wait()
+        going = [run for run in runs if world.supervisor.may_be_awaited(run)]
+        store.goes_on.set()
+        await stopping
+        assert going == []
+        assert world.upstream.closed_early == 2
+
+
 async def test_a_session_is_busy_with_the_run_whose_turn_it_is() -> None:
     """R11.a, J2.b: also where others wait, or came without asking for a turn."""
     gate, session = asyncio.Event(), SessionId("s1")

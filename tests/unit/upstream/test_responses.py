@@ -155,9 +155,12 @@ def test_reasoning_of_a_whole_item_is_delivered_once_and_sealed() -> None:
     assert decode(CODEC, streamed)[:-1] == [expected[0], expected[-1]]
 
 
-def test_two_reasoning_items_without_words_stay_two() -> None:
+@pytest.mark.parametrize("repeated", [False, True])
+def test_two_reasoning_items_without_words_stay_two(repeated: bool) -> None:
+    """U3: sealed reasoning goes back as it came, and once, also when the last event has all of the answer again."""
     items = [{"type": "reasoning", "id": f"rs_{n}", "summary": [], "encrypted_content": f"g{n}"} for n in (1, 2)]
-    body = frames(CREATED, item("done", items[0], 0), item("done", items[1], 1), DONE)
+    last = ended(output=items) if repeated else DONE
+    body = frames(CREATED, item("done", items[0], 0), item("done", items[1], 1), last)
     folded, _ = fold(decode(CODEC, body))
     assert [part.metadata for part in folded.parts] == [  # type: ignore[union-attr]
         {"responses": {"id": f"rs_{n}", "encrypted_content": f"g{n}"}} for n in (1, 2)

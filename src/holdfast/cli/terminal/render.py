@@ -206,6 +206,8 @@ class PlainView:
     def skip(self, entry: Entry) -> None:
         """Know the next event and do not show it."""
         self.transcript.add(entry.event, entry.at)
+        if isinstance(entry.event, ToolStarted):
+            self._labels[entry.event.call_id] = entry.event.label
 
     def note(self, text: str) -> None:
         """Say something that is not in the log."""
