@@ -30,7 +30,7 @@ prompt = ""
 tools = ["files"]
 workspace = "{workspace}"
 [stream]
-retries = 0
+retries = {retries}
 stall_seconds = 20
 [providers.scripted]
 protocol = "chat_completions"
@@ -97,15 +97,15 @@ class World:
         self.sdks.clear()
 
 
-def make_config(provider: ScriptedProvider, folder: Path) -> str:
+def make_config(provider: ScriptedProvider, folder: Path, retries: int = 0) -> str:
     """The settings file of a server whose model follows a script."""
     workspace = folder / "workspace"
     workspace.mkdir(parents=True, exist_ok=True)
-    return CONFIG.format(key=KEY, url=provider.url, workspace=workspace)
+    return CONFIG.format(key=KEY, url=provider.url, workspace=workspace, retries=retries)
 
 
 @asynccontextmanager
-async def running_world(folder: Path) -> AsyncIterator[World]:
+async def running_world(folder: Path, retries: int = 0) -> AsyncIterator[World]:
     """The server and its model, until the block is left."""
     script: deque[Reply] = deque()
 
@@ -113,7 +113,7 @@ async def running_world(folder: Path) -> AsyncIterator[World]:
         return script.popleft() if script else Reply(fault=Fault("status", 418))
 
     async with ScriptedProvider(respond) as provider:
-        with running_server(folder, make_config(provider, folder)) as server:
+        with running_server(folder, make_config(provider, folder, retries)) as server:
             yield World(server, provider, folder, script)
 
 

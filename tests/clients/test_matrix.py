@@ -1,0 +1,162 @@
+"""Real clients, unchanged, with the agent's own tools on: what their users see is what happened (C, P, U13).
+
+Every client plays every case on every API that it speaks, streamed and plain. `make clients` runs all of them, each in
+an environment of its own, and makes the table of docs/clients.md from what they saw; `make test` those at hand.
+"""
+
+import json
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from holdfast.testing import Fault, Reply, tool_call
+from tests.clients.clients import ClientKind, Driver, Surface, chosen_clients, running_driver
+from tests.clients.world import TEXT, World, running_world
+from tests.serving import KEY
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+RESULTS = Path(__file__).parents[2] / ".clients" / "results"
+TRIES = 3
+"""How often the server asks a provider that is rate limited: once, and twice more."""
+READ = tool_call("read_file", path="notes.txt")
+WEATHER = tool_call("get_weather", city="Oslo")
+PIXEL = "iVBORw0KGgo"
+VERDICT = {"verdict": "good"}
+CUT_SHORT = {"length", "max_output_tokens", "incomplete"}
+"""A client's word for an answer that reached its limit."""
+
+Check = Callable[[World, dict[str, Any], Surface], None]
+
+
+@dataclass(frozen=True)
+class MatrixCase:
+    """What the model says, and what must be seen of it."""
+
+    title: str
+    replies: tuple[Reply, ...]
+    asked: int
+    """How often the model is asked: never once more because a client has misunderstood."""
+    check: Check
+    streamed_only: bool = False
+
+
+def _said(text: str) -> Check:
+    def check(_: World, seen: dict[str, Any], __: Surface) -> None:
+        assert (seen["text"], seen["error"]) == (text, None)
+        assert seen["executed"] == []
+
+    return check
+
+
+def _carried_out(text: str) -> Check:
+    def check(world: World, seen: dict[str, Any], _: Surface) -> None:
+        assert (seen["text"], seen["error"], seen["executed"]) == (text, None, ["Oslo"])
+        assert "Rain, 8 degrees" in json.dumps(world.asked[-1].body)
+
+    return check
+
+
+def _went_on(world: World, seen: dict[str, Any], surface: Surface) -> None:
+    assert (seen["text"], seen["error"], seen["executed"]) == ("Still fed.", None, [])
+    last = json.dumps(world.asked[-1].body["messages"])
+    assert [last.count(said) for said in ("Hello?", "Feed it.", "And now?")] == [1, 1, 1]
+    if surface == "responses":
+        assert last.count("Feed the cat.") == 1, "what the server's tool found is known in the next turn"
+
+
+def _never_called(world: World, seen: dict[str, Any], _: Surface) -> None:
+    assert seen["executed"] == [], "half a call is no call"
+    shown = f"{seen['text']} {seen['error']}"
+    assert "get_weather" in shown, "the user is told what was not carried out"
+
+
+def _cut_short(_: World, seen: dict[str, Any], __: Surface) -> None:
+    assert seen["error"] is not None or (seen["text"] == TEXT and seen["ending"] in CUT_SHORT)
+
+
+def _raised(message: str) -> Check:
+    def check(_: World, seen: dict[str, Any], __: Surface) -> None:
+        assert seen["error"] is not None
+        assert message in seen["error"]
+
+    return check
+
+
+def _showed_image(world: World, seen: dict[str, Any], surface: Surface) -> None:
+    _said(TEXT)(world, seen, surface)
+    assert PIXEL in json.dumps(world.asked[0].body)
+
+
+def _structured(world: World, seen: dict[str, Any], _: Surface) -> None:
+    assert (seen["data"], seen["error"]) == (VERDICT, None)
+    assert "verdict" in json.dumps(world.asked[0].body["response_format"])
+
+
+CASES = {
+    "text": MatrixCase("text", (Reply(text=TEXT),), 1, _said(TEXT)),
+    "server_tool": MatrixCase("server's tool", (Reply(calls=(READ,)), Reply(text="Feed it.")), 2, _said("Feed it.")),
+    "client_tool": MatrixCase(
+        "own tool", (Reply(calls=(WEATHER,)), Reply(text="It rains.")), 2, _carried_out("It rains.")
+    ),
+    "both": MatrixCase(
+        "both in a turn", (Reply(calls=(READ, WEATHER)), Reply(text="Wet cat.")), 2, _carried_out("Wet cat.")
+    ),
+    "next_turn": MatrixCase(
+        "next turn", (Reply(calls=(READ,)), Reply(text="Feed it."), Reply(text="Still fed.")), 3, _went_on
+    ),
+    "cut_call": MatrixCase(
+        "cut call", (Reply(text="Well. ", calls=(WEATHER,), fault=Fault("cut_tool_call")),), 1, _never_called
+    ),
+    "truncation": MatrixCase("truncation", (Reply(text=TEXT, fault=Fault("truncated")),), 1, _cut_short),
+    "failure": MatrixCase(
+        "failure", (Reply(text=TEXT, fault=Fault("error_event", 2)),), 1, _raised("The model crashed")
+    ),
+    "refusal": MatrixCase("401", (Reply(fault=Fault("status", 401)),), 1, _raised("Incorrect API key")),
+    "rate_limit": MatrixCase("429", (Reply(fault=Fault("status", 429)),) * 12, TRIES, _raised("Rate limit reached")),
+    "abort": MatrixCase("abort", (Reply(text=TEXT, hold_after=1),), 1, lambda *_: None, streamed_only=True),
+    "image": MatrixCase("image", (Reply(text=TEXT),), 1, _showed_image),
+    "structured": MatrixCase("structured", (Reply(text=json.dumps(VERDICT)),), 1, _structured),
+}
+
+PLAYED = [
+    pytest.param(kind, surface, name, stream, id=f"{kind.name}-{surface}-{name}-{'streamed' if stream else 'plain'}")
+    for kind in chosen_clients()
+    for surface in kind.surfaces
+    for name, case in CASES.items()
+    for stream in ((True,) if case.streamed_only else (True, False))
+]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def deployment(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World]:
+    async with running_world(tmp_path_factory.mktemp("matrix"), retries=TRIES - 1) as world:
+        (world.folder / "workspace" / "notes.txt").write_text("Feed the cat.")
+        yield world
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def driver(request: pytest.FixtureRequest, deployment: World, node: Path) -> AsyncIterator[Driver]:
+    kind: ClientKind = request.param
+    home = deployment.folder / kind.name
+    async with running_driver(kind, node, deployment.url, KEY, home) as running:
+        yield running
+
+
+@pytest.mark.parametrize(("driver", "surface", "name", "stream"), PLAYED, indirect=["driver"])
+async def test_a_client_shows_what_happened(
+    request: pytest.FixtureRequest, world: World, driver: Driver, surface: Surface, name: str, stream: bool
+) -> None:
+    """C5.a, C6.a, C11.a, C18.a, P2.a, P3.a, U13.a: nothing is lost, run twice, or called what it is not."""
+    case = CASES[name]
+    world.says(*case.replies)
+    seen = await driver.play(name, surface, stream)
+    if name == "abort":
+        assert seen["text"]
+        await world.asked[0].closed()
+    case.check(world, seen, surface)
+    assert len(world.asked) == case.asked
