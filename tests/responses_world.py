@@ -1,11 +1,13 @@
 """What is true of every response and every stream of one (P2, P3), checked against both schemas that we answer to."""
 
-from typing import Any
+import json
+from typing import Any, get_args
 
 import openresponses_types.types as spec
-from openai.types.responses import Response, ResponseStreamEvent
+from openai.types.responses import Response, ResponseOutputItem, ResponseStreamEvent
 from pydantic import TypeAdapter
 
+from holdfast.outcomes import ActionReason, CancelledReason, IncompleteReason
 from tests.serving import Answer
 
 RESPONSES = "/v1/responses"
@@ -13,6 +15,10 @@ TERMINAL = ("response.completed", "response.incomplete", "response.failed")
 
 _SDK_RESPONSE: TypeAdapter[Any] = TypeAdapter(Response)
 _SDK_EVENT: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
+_SDK_ITEM: TypeAdapter[Any] = TypeAdapter(ResponseOutputItem)
+_SPEC_ITEM: TypeAdapter[Any] = TypeAdapter(
+    spec.Message | spec.FunctionCall | spec.FunctionCallOutput | spec.ReasoningBody | spec.CompactionBody
+)
 _SPEC_EVENTS: dict[str, type[Any]] = {
     "response.created": spec.ResponseCreatedStreamingEvent,
     "response.queued": spec.ResponseQueuedStreamingEvent,
@@ -34,19 +40,75 @@ _SPEC_EVENTS: dict[str, type[Any]] = {
     "response.function_call_arguments.done": spec.ResponseFunctionCallArgumentsDoneStreamingEvent,
 }
 """The closed set of Open Responses, as far as we use it."""
+_BEYOND: tuple[str, ...] = ("mcp_call", "custom_tool_call")
+"""What that set has no word for: a server's tool, and a custom tool of the client's."""
+_REASONS = frozenset(
+    reason
+    for reasons in (IncompleteReason, CancelledReason, ActionReason)
+    for reason in get_args(reasons)
+    if reason != "client_tools"
+)
 
 
 def check_response(response: dict[str, Any]) -> dict[str, Any]:
     """A response object that both schemas accept."""
-    _SDK_RESPONSE.validate_python(response)
-    spec.ResponseResource.model_validate(response)
+    _SDK_RESPONSE.validate_python(_for_sdk(response))
+    within = [item for item in response["output"] if item["type"] not in _BEYOND]
+    spec.ResponseResource.model_validate({**response, "output": within})
+    # What OpenAI's own description of its API demands and neither schema above checks.
+    assert isinstance(response["usage"], dict) and response.get("user", "") is not None
     return response
+
+
+def check_item(item: dict[str, Any]) -> None:
+    """An item that both schemas accept."""
+    _SDK_ITEM.validate_python(_item_for_sdk(item))
+    if item["type"] == "mcp_call":
+        assert item["id"].startswith("mcp_") and item["approval_request_id"] is None
+        assert (item["error"] is not None) == (item["status"] in ("failed", "incomplete"))
+        assert isinstance(item["output"], str) == (item["status"] != "in_progress")
+    elif item["type"] not in _BEYOND:
+        _SPEC_ITEM.validate_python(item)
 
 
 def check_event(event: dict[str, Any]) -> None:
     """An event of a stream that both schemas accept, under its own name."""
-    assert _SDK_EVENT.validate_python(event).type == event["type"]
-    _SPEC_EVENTS[event["type"]].model_validate(event)
+    kind = event["type"]
+    shown = dict(event)
+    if "response" in event:
+        shown["response"] = _for_sdk(event["response"])
+    if "item" in event:
+        shown["item"] = _item_for_sdk(event["item"])
+        check_item(event["item"])
+    assert _SDK_EVENT.validate_python(shown).type == kind
+    if kind == "response.function_call_arguments.done":
+        assert event["name"]
+    if "response" in event:
+        check_response(event["response"])
+    elif kind in _SPEC_EVENTS and event.get("item", {}).get("type") not in _BEYOND:
+        _SPEC_EVENTS[kind].model_validate(event)
+    else:
+        assert kind.startswith(("response.mcp_call", "response.custom_tool_call")) or "item" in event
+
+
+def _for_sdk(response: dict[str, Any]) -> dict[str, Any]:
+    """With what the SDK's types name too few of replaced by what they name; the SDK itself takes any."""
+    details = response["incomplete_details"]
+    if details is not None:
+        assert details["reason"] in _REASONS
+        details = {"reason": "max_output_tokens"}
+    return {
+        **response,
+        "incomplete_details": details,
+        "output": [_item_for_sdk(item) for item in response["output"]],
+    }
+
+
+def _item_for_sdk(item: dict[str, Any]) -> dict[str, Any]:
+    if item["type"] != "mcp_call" or item["error"] is None:
+        return item
+    assert isinstance(item["error"], str)
+    return {**item, "error": None}
 
 
 def read_events(answer: Answer) -> list[dict[str, Any]]:
@@ -109,16 +171,25 @@ def _follow_items(events: list[dict[str, Any]]) -> dict[int, dict[str, Any]]:
                 assert event["text"] == words[part]
             case "response.content_part.done" | "response.reasoning_summary_part.done":
                 assert event["part"]["text"] == words.pop(part)
-            case "response.function_call_arguments.delta":
+            case (
+                "response.function_call_arguments.delta"
+                | "response.mcp_call_arguments.delta"
+                | "response.custom_tool_call_input.delta"
+            ):
                 arguments[index] += event["delta"]
-            case "response.function_call_arguments.done":
+            case "response.function_call_arguments.done" | "response.mcp_call_arguments.done":
                 assert event["arguments"] == arguments[index]
+                # U13: nobody has to complete it.
+                json.loads(event["arguments"])
+            case "response.custom_tool_call_input.done":
+                assert event["input"] == arguments[index]
             case "response.output_item.done":
                 item = event["item"]
                 added = open_items.pop(index)
                 assert (item["id"], item["type"]) == (added["id"], added["type"])
-                assert item["status"] in ("completed", "incomplete")
-                assert item.get("arguments", "") == arguments[index]
+                assert item["status"] in ("completed", "incomplete", "failed")
+                assert item["type"] != "function_call" or item["status"] == "completed"
+                assert item.get("arguments", item.get("input", "")) == arguments[index]
                 done[index] = item
             case "response.in_progress":
                 assert event["response"]["status"] == "in_progress"

@@ -13,6 +13,7 @@ Count = Annotated[int, msgspec.Meta(ge=1)]
 
 WireProtocol = Literal["chat_completions", "responses", "anthropic_messages"]
 DialectName = Literal["holdfast", "hermes", "nanobot"]
+ToolItems = Literal["mcp_call", "function_call"]
 ApprovalMode = Literal["auto", "ask", "deny"]
 ToolSet = Literal["files", "terminal", "web", "memory", "mcp"]
 
@@ -38,6 +39,8 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     max_body_bytes: Count = 10_000_000
     shutdown_grace_seconds: Annotated[float, msgspec.Meta(ge=0)] = 10.0
     strict_models: bool = False
+    tool_items: ToolItems | None = None
+    """How /v1/responses shows the server's own tools; None: as the dialect does."""
 
     def __repr__(self) -> str:
         return _repr_without(self, "api_key")

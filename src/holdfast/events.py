@@ -51,7 +51,8 @@ class ArgumentsAdded(Value, frozen=True, kw_only=True, tag="tool_call.arguments_
     """More of a call's arguments."""
 
     index: int
-    text: str
+    text: str = ""
+    """Empty for whoever is told only how much it was: nobody is shown half a call (U13)."""
 
 
 class ToolCallAnnotated(Value, frozen=True, kw_only=True, tag="tool_call.annotated"):
@@ -129,8 +130,16 @@ class TurnCut(Value, frozen=True, kw_only=True, tag="turn.cut"):
     error: str
 
 
-class ToolCallDropped(Value, frozen=True, kw_only=True, tag="tool_call.dropped"):
-    """U13: the receipt of a call whose arguments never came whole. It was not carried out."""
+class ToolCallReady(Value, frozen=True, kw_only=True, tag="tool_call.ready"):
+    """C11: a call of the client's own tool, whole; it is the client's turn."""
+
+    call_id: CallId
+    name: str
+    arguments: str
+
+
+class ToolCallDropped(Value, frozen=True, kw_only=True, tag="tool_call.dropped", omit_defaults=False):
+    """U13: the receipt of a call whose arguments never came whole. It was not carried out, and says so in writing."""
 
     call_id: CallId
     name: str
@@ -148,8 +157,8 @@ class ToolStarted(Value, frozen=True, kw_only=True, tag="tool.started"):
     """A few words for a person: `read_file README.md`."""
 
 
-class ToolFinished(Value, frozen=True, kw_only=True, tag="tool.finished"):
-    """A server tool's result, as the model will see it."""
+class ToolFinished(Value, frozen=True, kw_only=True, tag="tool.finished", omit_defaults=False):
+    """A server tool's result, as the model will see it. Whether it was carried out is always written."""
 
     call_id: CallId
     name: str
@@ -202,6 +211,7 @@ Event = (
     | RunStarted
     | TurnStarted
     | TurnCut
+    | ToolCallReady
     | ToolCallDropped
     | ToolStarted
     | ToolFinished

@@ -48,6 +48,15 @@ class ToolCall(Value, frozen=True, kw_only=True, tag="tool_call"):
     arguments: str
     metadata: Metadata | None = None
 
+    @property
+    def is_whole(self) -> bool:
+        """Are its arguments JSON? What is not goes to nobody: a client might complete it and carry it out (U13)."""
+        try:
+            msgspec.json.decode(self.arguments.strip() or "{}")
+        except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+            return False
+        return True
+
 
 UserPart = Text | Image
 AssistantPart = Text | Reasoning | ToolCall
@@ -99,6 +108,8 @@ class ToolMessage(Value, frozen=True, kw_only=True, tag="tool"):
     name: str = ""
     """Empty when a client sent the result without saying which tool it was."""
     failed: bool = False
+    by_server: bool = False
+    """The server carried the call out, or refused to; else the result is the client's."""
 
 
 Message = SystemMessage | UserMessage | AssistantMessage | ToolMessage

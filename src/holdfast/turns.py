@@ -54,6 +54,11 @@ class OpenCall:
         return sum(len(piece.encode("utf-8", "surrogatepass")) for piece in self.pieces)
 
 
+def has_whole_calls(answered: Answered) -> bool:
+    """Are the calls of a turn that ended like this all there? A limit or a filter may have cut the last one (U13)."""
+    return answered.finish in ("stop", "tool_calls")
+
+
 class TurnFold:
     """One turn, growing. Events that are no part of a message are passed over."""
 
@@ -135,8 +140,8 @@ class TurnFold:
 
     @property
     def open_calls(self) -> tuple[OpenCall, ...]:
-        """The calls of a turn that the provider has not ended: none of them may be carried out (U13)."""
-        return () if self.answered else self.calls
+        """The calls of a turn that the provider has not ended, or has cut: none may be carried out or shown (U13)."""
+        return () if self.answered is not None and has_whole_calls(self.answered) else self.calls
 
     @property
     def has_text(self) -> bool:

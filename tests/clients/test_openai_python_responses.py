@@ -70,7 +70,7 @@ async def test_the_stream_helper_builds_the_same_response(world: World) -> None:
         texts = [event.delta async for event in helper if event.type == "response.output_text.delta"]
         final = await helper.get_final_response()
     assert "".join(texts) == "I look.Feed it."
-    assert [item.type for item in final.output] == ["message", "function_call", "function_call_output", "message"]
+    assert [item.type for item in final.output] == ["message", "mcp_call", "message"]
     assert (await sdk.responses.retrieve(final.id)).output_text == final.output_text
 
 

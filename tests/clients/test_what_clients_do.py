@@ -128,7 +128,7 @@ async def after_silence(world: World, sending: Any) -> Answer:
 
 
 async def test_silence_on_responses_repeats_in_progress(world: World, client: Client) -> None:
-    """P3.d: an event, not a comment, for clients whose idle timer only events reset; the SDK's helper reads on."""
+    """P3.e: an event, not a comment, for clients whose idle timer only events reset; the SDK's helper reads on."""
     world.says(Reply(text=("One ", "two"), hold_after=1))
     kinds: list[str] = []
     name = ""
@@ -153,7 +153,7 @@ async def test_silence_on_responses_repeats_in_progress(world: World, client: Cl
 async def test_every_event_of_a_response_is_named_by_its_type_and_known_to_the_schema(
     world: World, client: Client
 ) -> None:
-    """P2.a, P2.b, P3.a, P3.b: `event:` equals `type`, `[DONE]` comes last, and no event is of our own making."""
+    """P2.a, P2.f, P3.a, P3.b: `event:` equals `type`, `[DONE]` comes last, and no event is of our own making."""
     (world.folder / "workspace" / "notes.txt").write_text("Feed the cat.")
     world.says(
         msgspec.structs.replace(READS, reasoning="First the notes."),
@@ -164,7 +164,7 @@ async def test_every_event_of_a_response_is_named_by_its_type_and_known_to_the_s
     events = check_stream(answer)
     assert events[-1]["type"] == "response.completed"
     kinds = [item["type"] for item in events[-1]["response"]["output"]]
-    assert kinds == ["reasoning", "message", "function_call", "function_call_output", "message", "function_call"]
+    assert kinds == ["reasoning", "message", "mcp_call", "message", "function_call"]
 
 
 async def test_a_response_that_fails_says_so_once(world: World, client: Client) -> None:

@@ -68,14 +68,14 @@ async def test_a_conversation_may_begin_with_nothing() -> None:
 
 
 async def test_its_items_are_what_was_said_and_done(tmp_path: Path) -> None:
-    """P6.a: one item each for messages, reasoning, calls and results; listed in pages."""
+    """P6.a, P2.c: one item each for messages, reasoning and calls with their results; listed in pages."""
     (tmp_path / "notes.txt").write_text("Feed the cat.")
     agent = AgentSettings(prompt="", tools=("files",), workspace=str(tmp_path))
     script = [Reply(reasoning="Look.", calls=(tool_call("read_file", path="notes.txt"),)), Reply(text="Feed it.")]
     async with serving(script, agent=agent) as world:
         await world.client.post(RESPONSES, {"input": "What now?", "conversation": "cats"})
         items = await list_items(world, "cats")
-        kinds = ["message", "reasoning", "function_call", "function_call_output", "message"]
+        kinds = ["message", "reasoning", "mcp_call", "message"]
         assert [item["type"] for item in items] == kinds
         assert items[0]["role"] == "user" and items[-1]["content"][0]["text"] == "Feed it."
         newest = await list_items(world, "cats", "limit=2")
@@ -239,7 +239,7 @@ async def test_metadata_has_its_bounds_when_it_is_made_and_when_it_is_changed(
         ("POST", "/nope", {"metadata": {}}, 404, None),
         ("DELETE", "/nope", None, 404, None),
         ("GET", "/nope/items", None, 404, None),
-        ("POST", "", {"items": [{"type": "web_search_call"}]}, 400, "items[0].type"),
+        ("POST", "", {"items": [{"type": "telepathy"}]}, 400, "items[0].type"),
         ("POST", "", {"items": "hello"}, 400, "items"),
         ("POST", "", {"items": [{"type": "item_reference", "id": "msg_x"}]}, 404, "items[0].id"),
         ("POST", "", {"metadata": {"k": "v" * 600}}, 400, "metadata"),

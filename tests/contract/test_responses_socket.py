@@ -259,7 +259,7 @@ async def test_a_client_that_leaves_its_socket_ends_its_response(caplog: pytest.
 
 
 async def test_a_socket_needs_the_key_and_shows_failures_and_silence() -> None:
-    """S4.a, P3.a, P3.d: 401 before it is open; response.failed; repeated in_progress."""
+    """S4.a, P3.a, P3.e: 401 before it is open; response.failed; repeated in_progress."""
     script = [Reply(text="One two", hold_after=1), Reply(fault=Fault("status", 400))]
     async with serving(script, server=ServerSettings(keepalive_seconds=0.1), key=KEY) as world:
         with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
@@ -336,6 +336,7 @@ async def test_a_compacted_conversation_is_compacted_again_and_its_calls_are_tol
         asked = await world.client.post(RESPONSES, {"input": "Oslo?", "tools": [WEATHER]})
         result = {"type": "function_call_output", "call_id": asked.json["output"][0]["call_id"], "output": "-3"}
         body: dict[str, Any] = {
+            "model": "holdfast",
             "previous_response_id": asked.json["id"],
             "input": [result],
             "instructions": "In Latin.",
@@ -346,18 +347,20 @@ async def test_a_compacted_conversation_is_compacted_again_and_its_calls_are_tol
         assert told[-1]["content"].startswith("Summarise") and told[-1]["content"].endswith("In Latin.")
         assert "tools" not in world.provider.requests[1].body
         assert first["usage"]["total_tokens"] > 0 and abs(first["created_at"] - time.time()) < 60
-        again = (await world.client.post(f"{RESPONSES}/compact", {"input": first["output"]})).json
+        again = (await world.client.post(f"{RESPONSES}/compact", {"model": "m", "input": first["output"]})).json
         assert "First summary." in said(world)[1]
         assert [item["type"] for item in again["output"]] == ["message", "compaction"]
         assert again["output"][0]["content"][0]["text"] == "Oslo?"
-        alone = await world.client.post(f"{RESPONSES}/compact", {"previous_response_id": asked.json["id"]})
+        alone = await world.client.post(
+            f"{RESPONSES}/compact", {"model": "m", "previous_response_id": asked.json["id"]}
+        )
         assert alone.status != 400, "there is something to compact without any input"
 
 
 async def test_a_client_that_leaves_a_compaction_ends_it() -> None:
     """R3.a, R3.c: the model is not asked on for nobody."""
     async with serving([Reply(text="One two", hold_after=1)]) as world:
-        sending = asyncio.ensure_future(world.client.post(f"{RESPONSES}/compact", {"input": "x"}))
+        sending = asyncio.ensure_future(world.client.post(f"{RESPONSES}/compact", {"model": "m", "input": "x"}))
         request = await world.provider.received()
         sending.cancel()
         await request.closed()
@@ -370,6 +373,7 @@ async def test_a_client_that_leaves_a_compaction_ends_it() -> None:
     ("script", "body", "status", "code"),
     [
         ([], {"model": "x"}, 400, "missing_required_parameter"),
+        ([], {"input": "x", "model": None}, 400, "missing_required_parameter"),
         ([], {"input": [{"type": "function_call_output", "call_id": "c", "output": "x"}]}, 400, "unknown_call"),
         ([], {"previous_response_id": "resp_x"}, 404, "previous_response_not_found"),
         ([Reply(fault=Fault("status", 500))], {"input": "x"}, 502, "compaction_failed"),
@@ -381,10 +385,11 @@ async def test_a_summary_that_is_not_whole_is_no_summary(
 ) -> None:
     """P5.b, R2.b: half a memory would pass for a whole one."""
     async with serving(script) as world:
-        answer = await world.client.post(f"{RESPONSES}/compact", body)
+        answer = await world.client.post(f"{RESPONSES}/compact", {"model": "m", **body})
         assert (answer.status, answer.error["code"]) == (status, code)
+        missing = "model" if body.get("model", "m") is None else "input"
         assert answer.error["param"] == (
-            "previous_response_id" if status == 404 else "input" if status == 400 else None
+            "previous_response_id" if status == 404 else missing if status == 400 else None
         )
 
 

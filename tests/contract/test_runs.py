@@ -83,7 +83,7 @@ async def test_tools_are_carried_out_and_their_results_reach_the_model(store: St
         assert [type(e) for e in events if isinstance(e, ToolStarted | ToolFinished)] == [ToolStarted, ToolFinished]
         assert outcome_of(events) == Completed()
         second = world.upstream.calls[1].messages
-        assert second[-1] == ToolMessage(call_id=CallId("call_0"), name="echo", output="hi")
+        assert second[-1] == ToolMessage(call_id=CallId("call_0"), name="echo", output="hi", by_server=True)
         assert await world.messages() == [*second, assistant("it said hi")]
 
 
@@ -583,7 +583,7 @@ async def test_a_message_posted_while_the_model_calls_a_tool_is_heard_with_its_r
         world.supervisor.steer(started.run, user_says("and be quick"))
         gate.set()
         assert outcome_of(await read_all(started.subscription)) == Completed()
-        result = ToolMessage(call_id=CallId("call_0"), name="echo", output="hi")
+        result = ToolMessage(call_id=CallId("call_0"), name="echo", output="hi", by_server=True)
         assert [call.messages[2:] for call in world.upstream.calls] == [(), (result, user_says("and be quick"))]
 
 

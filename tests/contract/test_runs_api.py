@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.config import AgentSettings, StoreSettings
+from holdfast.config import AgentSettings, StoreSettings, WireProtocol
 from holdfast.store.retention import apply_retention
-from holdfast.testing import Fault, HurriedClock, Reply, tool_call
+from holdfast.testing import Fault, HurriedClock, Reply, ScriptedCall, tool_call
 from tests.serving import CHAT, Answer, Client, World, asking, serving
 
 SLOW = Reply(text=("one ", "two ", "three"), hold_after=2)
@@ -439,6 +439,55 @@ async def test_a_day_after_its_end_a_run_is_compacted_and_replayed_as_before(tmp
             with closing(sqlite3.connect(tmp_path / "holdfast.db")) as file:
                 assert file.execute("SELECT compacted FROM runs").fetchall() == [(compacted,)]
             assert [(await world.client.get(path)).body for path in paths] == before
+
+
+@pytest.mark.parametrize("protocol", ["chat_completions", "responses", "anthropic_messages"])
+async def test_half_a_call_is_no_call_in_the_events_of_a_run(protocol: WireProtocol) -> None:
+    """U13.a, U13.c: how much has come, and never what; the receipt says in writing that it was not carried out."""
+    async with serving([Reply(text="I write. ", fault=Fault("cut_tool_call"))], protocol=protocol) as world:
+        made = await begin(world)
+        answer = await world.client.get(f"/v1/runs/{made['run_id']}/events")
+        events = events_of(answer)
+        assert [number for number, _, _ in events] == list(range(len(events)))
+        pieces = [data for _, name, data in events if name == "tool_call.arguments_added"]
+        assert pieces and all(set(data) == {"type", "index", "bytes", "at"} for data in pieces)
+        [dropped] = [data for _, name, data in events if name == "tool_call.dropped"]
+        assert dropped["bytes_received"] == sum(data["bytes"] for data in pieces) > 0
+        assert (dropped["name"], dropped["executed"]) == ("write_file", "no")
+        shown = [answer.body]
+        for path in (f"/v1/runs/{made['run_id']}", f"/v1/sessions/{made['session_id']}/messages"):
+            shown.append((await world.client.get(path)).body)
+        assert all(b'{\\"' not in body and b'"tool_calls"' not in body for body in shown)
+
+
+async def test_a_clients_call_is_shown_whole_in_the_events_and_the_run(tmp_path: Path) -> None:
+    """C11.a, U13.a, J1.b: with all that is needed to carry it out; whether a tool was is always written."""
+    calls = (tool_call("list_files"), tool_call("pick", colour="red"))
+    agent = AgentSettings(prompt="", tools=("files",), workspace=str(tmp_path))
+    async with serving([Reply(calls=calls)], agent=agent) as world:
+        made = await begin(world, tools=[PICK])
+        run = await finished(world.client, made["run_id"])
+        assert (run["outcome"], run["reason"]) == ("requires_action", "client_tools")
+        events = events_of(await world.client.get(f"/v1/runs/{made['run_id']}/events"))
+        [ready] = [data for _, name, data in events if name == "tool_call.ready"]
+        [done] = [data for _, name, data in events if name == "tool.finished"]
+        assert (ready["name"], ready["arguments"]) == ("pick", '{"colour":"red"}')
+        assert run["calls"] == [{key: ready[key] for key in ("call_id", "name", "arguments")}]
+        assert (done["executed"], done["failed"]) == ("yes", False)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("protocol", ["chat_completions", "responses", "anthropic_messages"])
+async def test_a_clients_call_that_is_no_json_is_handed_to_nobody(protocol: WireProtocol, stream: bool) -> None:
+    """U13.a, C11.a: its provider called it whole, and it is not; the model is told, and may try again."""
+    broken = ScriptedCall(name="pick", arguments='{"colour": "crims')
+    script = [Reply(calls=(broken,)), Reply(calls=(broken, tool_call("pick", colour="blue")))]
+    async with serving(script, protocol=protocol) as world:
+        answer = await world.client.chat("Go", tools=[PICK], stream=stream)
+        assert answer.finish == "tool_calls"
+        assert b"crims" not in answer.body and b"blue" in answer.body
+        told = msgspec.json.encode(world.provider.requests[1].body).decode()
+        assert "not valid JSON" in told
 
 
 PICK = {"type": "function", "function": {"name": "pick", "parameters": {"type": "object", "properties": {}}}}

@@ -1,5 +1,6 @@
 """The fold: whatever order a turn's events come in, the message says what came, in the order in which it came."""
 
+import msgspec
 import pytest
 
 from holdfast.events import (
@@ -11,7 +12,11 @@ from holdfast.events import (
     TextAdded,
     ToolCallAnnotated,
     ToolCallBegan,
+    ToolCallDropped,
+    ToolFinished,
     UpstreamRetried,
+    decode_events,
+    encode_events,
 )
 from holdfast.ids import CallId
 from holdfast.messages import AssistantMessage, Reasoning, Text, ToolCall
@@ -135,3 +140,16 @@ def test_what_is_no_part_of_a_message_is_passed_over() -> None:
     """U1.a: a retry leaves no trace in it."""
     retried = UpstreamRetried(model="m", attempt=1, error="lost", wait_seconds=0.0)
     assert fold(TextAdded(text="a"), retried, TextAdded(text="b")).message().parts == (Text(text="ab"),)
+
+
+def test_a_log_that_was_stored_without_words_for_what_is_now_written_is_still_read() -> None:
+    """R14.a, U13.c: what was left out had a meaning, and is written from now on."""
+    stored = b"""[{"type":"tool_call.dropped","call_id":"c","name":"f","bytes_received":3},
+        {"type":"tool.finished","call_id":"c","name":"f","output":"x"},
+        {"type":"tool_call.arguments_added","index":0,"text":"{"}]"""
+    dropped, finished, added = decode_events(stored)
+    assert dropped == ToolCallDropped(call_id=CallId("c"), name="f", bytes_received=3, executed="no")
+    assert finished == ToolFinished(call_id=CallId("c"), name="f", output="x", executed="yes")
+    assert added == ArgumentsAdded(index=0, text="{")
+    written = msgspec.json.decode(encode_events([dropped, finished]))
+    assert [event["executed"] for event in written] == ["no", "yes"]

@@ -14,7 +14,7 @@ const started: Bare[] = [
 ];
 const text = (words: string): Bare => ({ type: "text.added", text: words });
 const began: Bare = { type: "tool_call.began", index: 0, call_id: "c1", name: "write_file" };
-const args = (words: string): Bare => ({ type: "tool_call.arguments_added", index: 0, text: words });
+const args = (bytes: number): Bare => ({ type: "tool_call.arguments_added", index: 0, bytes });
 const answered: Bare = { type: "upstream.answered", finish: "tool_calls", model: "a/b" };
 const ended: Bare = { type: "run.ended", outcome: { outcome: "completed" } };
 
@@ -35,11 +35,12 @@ describe("the fold of a run's events", () => {
   it("says of a dropped call that it was not carried out, and how much of it had come", () => {
     const view = fold(
       EMPTY,
-      log(...started, began, args('{"path": "no'), { type: "turn.cut", turn: 0, error: "Connection lost." }, {
+      log(...started, began, args(12), { type: "turn.cut", turn: 0, error: "Connection lost." }, {
         type: "tool_call.dropped",
         call_id: "c1",
         name: "write_file",
         bytes_received: 12,
+        executed: "no",
       }, text("Stream stalled mid tool-call (write_file): the action was not carried out."), {
         type: "run.ended",
         outcome: { outcome: "incomplete", reason: "stream_interrupted" },
@@ -52,8 +53,8 @@ describe("the fold of a run's events", () => {
 
   it("never leaves a card looking alive after the run has ended", () => {
     const stopped: Bare = { type: "run.ended", outcome: { outcome: "cancelled", reason: "user" } };
-    const writing = fold(EMPTY, log(...started, began, args("{"), stopped));
-    const ready = fold(EMPTY, log(...started, began, args("{}"), answered, stopped));
+    const writing = fold(EMPTY, log(...started, began, args(1), stopped));
+    const ready = fold(EMPTY, log(...started, began, args(2), answered, stopped));
     const running = fold(
       EMPTY,
       log(...started, began, answered, { type: "tool.started", call_id: "c1", name: "x", arguments: "{}", label: "x" }, stopped),
@@ -75,9 +76,9 @@ describe("the fold of a run's events", () => {
   });
 
   it("gives the same view however the log is cut and however often it is replayed", () => {
-    const events = log(...started, text("a"), began, args("{"), args("}"), answered, {
+    const events = log(...started, text("a"), began, args(1), args(1), answered, {
       type: "tool.started", call_id: "c1", name: "write_file", arguments: "{}", label: "write_file x",
-    }, { type: "tool.finished", call_id: "c1", name: "write_file", output: "ok", seconds: 1.5 }, {
+    }, { type: "tool.finished", call_id: "c1", name: "write_file", output: "ok", seconds: 1.5, executed: "yes" }, {
       type: "turn.started", turn: 1, model: "a/b",
     }, text("b"), text("c"), ended);
     const whole = fold(EMPTY, events);
@@ -92,7 +93,7 @@ describe("the fold of a run's events", () => {
   });
 
   it("changes only what an event touched and leaves the old view as it was", () => {
-    const events = log(...started, text("a"), began, args("{}"), answered, { type: "turn.started", turn: 1, model: "" }, text("b"), text("c"));
+    const events = log(...started, text("a"), began, args(2), answered, { type: "turn.started", turn: 1, model: "" }, text("b"), text("c"));
     const before = fold(EMPTY, events.slice(0, -1));
     const copy = structuredClone(before);
     const after = fold(before, events);
@@ -105,27 +106,34 @@ describe("the fold of a run's events", () => {
   it("keeps interleaved calls of one turn apart", () => {
     const view = fold(
       EMPTY,
-      log(...started, began, { type: "tool_call.began", index: 1, call_id: "c2", name: "read_file" }, args("{1"), {
-        type: "tool_call.arguments_added", index: 1, text: "{2",
-      }, args("}"), { type: "tool_call.arguments_added", index: 1, text: "}" }, answered),
+      log(...started, began, { type: "tool_call.began", index: 1, call_id: "c2", name: "read_file" }, args(2), {
+        type: "tool_call.arguments_added", index: 1, bytes: 5,
+      }, args(1), { type: "tool_call.arguments_added", index: 1, bytes: 1 }, answered),
     );
     expect(view.items).toMatchObject([
-      { call: "c1", arguments: "{1}", state: "ready" },
-      { call: "c2", arguments: "{2}", state: "ready" },
+      { call: "c1", bytesReceived: 3, arguments: "", state: "ready" },
+      { call: "c2", bytesReceived: 6, arguments: "", state: "ready" },
     ]);
   });
 
+  it("shows a call of the client's own when it is whole, and hands it over", () => {
+    const ready: Bare = { type: "tool_call.ready", call_id: "c1", name: "write_file", arguments: '{"a":1}' };
+    const waiting: Bare = { type: "run.ended", outcome: { outcome: "requires_action", reason: "client_tools" } };
+    const view = fold(EMPTY, log(...started, began, args(7), answered, ready, waiting));
+    expect(tool(view)).toMatchObject({ state: "handed_over", arguments: '{"a":1}' });
+  });
+
   it("keeps calls of different turns apart though they have the same id", () => {
-    const done: Bare = { type: "tool.finished", call_id: "c1", name: "write_file", output: "1", seconds: 1 };
+    const done: Bare = { type: "tool.finished", call_id: "c1", name: "write_file", output: "1", seconds: 1, executed: "yes" };
     const view = fold(
       EMPTY,
-      log(...started, began, args("{1}"), answered, done, { type: "turn.started", turn: 1, model: "" }, began, args("{2}"), answered, {
+      log(...started, began, args(3), answered, done, { type: "turn.started", turn: 1, model: "" }, began, args(4), answered, {
         ...done, output: "2",
       } as Bare),
     );
     expect(view.items).toMatchObject([
-      { call: "c1", arguments: "{1}", output: "1" },
-      { call: "c1", arguments: "{2}", output: "2" },
+      { call: "c1", bytesReceived: 3, output: "1" },
+      { call: "c1", bytesReceived: 4, output: "2" },
     ]);
   });
 
@@ -158,7 +166,7 @@ describe("the fold of a run's events", () => {
   });
 
   it("hands the client's own tools over when the run ends for them", () => {
-    const view = fold(EMPTY, log(...started, began, args("{}"), answered, {
+    const view = fold(EMPTY, log(...started, began, args(2), answered, {
       type: "run.ended", outcome: { outcome: "requires_action", reason: "client_tools" },
     }));
     expect(tool(view).state).toBe("handed_over");

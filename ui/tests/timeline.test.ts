@@ -13,11 +13,12 @@ it("draws turns, tools, growth and what went wrong, in seconds from the start", 
       [1, { type: "text.added", text: "1234" }],
       [2, { type: "upstream.answered" }],
       [2, { type: "tool.started", call_id: "c1", name: "t", label: "t x" }],
-      [5, { type: "tool.finished", call_id: "c1", name: "t", failed: true }],
+      [2, { type: "tool_call.arguments_added", index: 0, bytes: 3 }],
+      [5, { type: "tool.finished", call_id: "c1", name: "t", failed: true, executed: "yes" }],
       [5, { type: "turn.started", turn: 1 }],
       [6, { type: "text.added", text: "56" }],
       [7, { type: "turn.cut", turn: 1, error: "reset" }],
-      [7, { type: "tool_call.dropped", call_id: "c2", name: "u" }],
+      [7, { type: "tool_call.dropped", call_id: "c2", name: "u", executed: "no" }],
       [8, { type: "run.ended", outcome: { outcome: "incomplete", message: "Lost." } }],
     ),
   );
@@ -29,6 +30,6 @@ it("draws turns, tools, growth and what went wrong, in seconds from the start", 
     { kind: "turn", label: "Turn 2", from: 5, to: 7, tone: "failed", row: 0 },
     { kind: "tool", label: "u", from: 7, to: 7, tone: "dropped", row: 2 },
   ]);
-  expect(drawn.growth).toEqual([[0, 0], [1, 4], [6, 6]]);
-  expect(drawn.marks.map(({ tone, number }) => [tone, number])).toEqual([["error", 8], ["error", 9], ["error", 10]]);
+  expect(drawn.growth).toEqual([[0, 0], [1, 4], [2, 7], [6, 9]]);
+  expect(drawn.marks.map(({ tone, number }) => [tone, number])).toEqual([["error", 9], ["error", 10], ["error", 11]]);
 });

@@ -28,6 +28,7 @@ from holdfast.events import (
     ReasoningAdded,
     Steered,
     TextAdded,
+    ToolCallReady,
     ToolFinished,
     ToolStarted,
     TurnStarted,
@@ -190,10 +191,14 @@ class Loop:
 
     async def _tools(self, message: AssistantMessage) -> None:
         """Carry out the server's tools in order; the client's stay open for the client (C11)."""
-        theirs = tuple(call.id for call in message.tool_calls if call.name in self._client_tools)
+        theirs: list[ToolCall] = []
         limit = self._request.max_tool_calls or self._agent.limits.max_tool_calls
         for call in message.tool_calls:
             if call.name in self._client_tools:
+                if call.is_whole:
+                    theirs.append(call)
+                else:
+                    self._refuse(call, _NOT_JSON)
                 continue
             if self._tool_calls >= limit:
                 self._ended = Incomplete(reason="max_tool_calls")
@@ -202,7 +207,8 @@ class Loop:
             self._tool_calls += 1
             await self._tool(call)
         if theirs and self._ended is None:
-            self._ended = RequiresAction(reason="client_tools", calls=theirs)
+            self._say(*(ToolCallReady(call_id=c.id, name=c.name, arguments=c.arguments) for c in theirs))
+            self._ended = RequiresAction(reason="client_tools", calls=tuple(call.id for call in theirs))
 
     async def _tool(self, call: ToolCall) -> None:
         """One call, from policy to result."""
@@ -259,7 +265,9 @@ class Loop:
 
     def _finish(self, call: ToolCall, output: str, *, failed: bool, seconds: float, executed: Executed) -> None:
         """The result of a call, for the log and for the model's next turn."""
-        self._messages.append(ToolMessage(call_id=call.id, name=call.name, output=output, failed=failed))
+        self._messages.append(
+            ToolMessage(call_id=call.id, name=call.name, output=output, failed=failed, by_server=True)
+        )
         self._say(
             ToolFinished(
                 call_id=call.id, name=call.name, output=output, failed=failed, seconds=seconds, executed=executed
@@ -290,6 +298,7 @@ def _cut_outcome(finish: str) -> Incomplete:
             return Incomplete(reason="content_filter")
 
 
+_NOT_JSON = "The arguments are not valid JSON; the call was not handed on."
 _CUT = {"length": "Output limit reached", "content_filter": "Content filter applied", "refusal": "Model refused"}
 _DENIED = {
     "client": "The user denied this call; it was not carried out.",

@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from holdfast.config import DialectName
+from holdfast.config import DialectName, ToolItems
 
 
 class Dialect(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,6 +26,10 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True):
     owned_by: str = "holdfast"
     done_after_failure: bool = True
     """W3: does `[DONE]` follow the error chunk?"""
+    tool_items: ToolItems = "mcp_call"
+    """How /v1/responses shows the server's own tools, unless the settings say."""
+    text_outputs: bool = False
+    """The output of a server's tool is a string, where it is an item of its own."""
     session_prefix: str = ""
     """Put before a session id that came in a body."""
     default_session: str | None = None
@@ -47,6 +51,8 @@ DIALECTS: Final[dict[DialectName, Dialect]] = {
         platform="hermes-agent",
         default_model="hermes-agent",
         owned_by="hermes",
+        tool_items="function_call",
+        text_outputs=True,
     ),
     "nanobot": Dialect(
         name="nanobot",

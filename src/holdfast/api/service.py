@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from starlette.requests import HTTPConnection
 
 from holdfast.api.dialects import Dialect
+from holdfast.api.items.items import ItemStyle
 from holdfast.api.requests.idempotency import LiveRequests
 from holdfast.clock import Clock
 from holdfast.config import Settings
@@ -60,6 +61,11 @@ class Service:
     def default_model(self) -> str:
         """`provider/model` of the agent."""
         return self.settings.model or "demo"
+
+    def item_style(self, *, sealed: bool) -> ItemStyle:
+        """How /v1/responses shows what is new, and conversations all they have."""
+        tool_items = self.settings.server.tool_items or self.dialect.tool_items
+        return ItemStyle(tool_items=tool_items, text_outputs=self.dialect.text_outputs, sealed=sealed)
 
 
 def service_of(connection: HTTPConnection) -> Service:

@@ -6,7 +6,7 @@ recovery when the server was killed. No I/O. Sits on the transcript.
 
 from typing import Final
 
-from holdfast.agents.cuts import NOT_CARRIED_OUT, cut_turn
+from holdfast.agents.cuts import NOT_CARRIED_OUT, cut_turn, drop_calls
 from holdfast.events import ApprovalAnswered, Event, ToolFinished
 from holdfast.ids import CallId
 from holdfast.outcomes import Cancelled, Incomplete, Outcome
@@ -27,6 +27,8 @@ def close_interrupted(transcript: Transcript, outcome: Outcome, keep_open: froze
     turn = transcript.turn
     if turn is not None and turn.answered is None:
         events += cut_turn(transcript.turns - 1, turn, f"{cause} by {_who(outcome)}", cause)
+    elif turn is not None:
+        events += drop_calls(transcript.half_calls, cause, after_text=turn.has_text)
     # Whoever was asked need not answer any more.
     events += (ApprovalAnswered(call_id=asked, approved=False, by="stop") for asked in transcript.approvals)
     running: set[CallId] = set()

@@ -1,13 +1,14 @@
 """The fold of a log into a response: the same however the log is cut, whenever it is read (P3, P9)."""
 
 import itertools
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from holdfast.api.items.items import ItemStyle
 from holdfast.api.responses.encode import ResponseEncoder
 from holdfast.api.responses.response_object import Envelope, render_response, status_of, terminal_event
 from holdfast.errors import StoreUnavailableError
@@ -41,14 +42,18 @@ from holdfast.outcomes import (
     Completed,
     Failed,
     Incomplete,
+    IncompleteReason,
     Outcome,
     RequiresAction,
+    outcome_reason,
 )
 from tests.responses_world import check_events, check_response
 
 RUN = RunId("run_0a")
 BEGAN = RunStarted(run=RUN, session=SessionId("s"), model="p/m")
 CALL = CallId("call_1")
+STYLE = ItemStyle(client_tools=frozenset({"theirs", "_theirs", "patch"}), custom_tools=frozenset({"patch"}))
+PAIRS = msgspec.structs.replace(STYLE, tool_items="function_call")
 
 
 def make_envelope(**changes: Any) -> Envelope:
@@ -81,8 +86,7 @@ def make_envelope(**changes: Any) -> Envelope:
         created_at=1000.0,
         model="p/m",
         parameters=parameters,
-        client_tools=frozenset({"theirs", "_theirs"}),
-        sealed=False,
+        style=STYLE,
         own_events=False,
         beat_seconds=10.0,
         extras_key="holdfast",
@@ -137,8 +141,8 @@ def batches_of(events: list[Event], cuts: list[int], gaps: list[float]) -> list[
     return batches
 
 
-def play(batches: list[Batch], **options: Any) -> list[dict[str, Any]]:
-    encoder = ResponseEncoder(make_envelope(), lambda: 0.0, sse=False, **options)
+def play(batches: list[Batch], style: ItemStyle = STYLE, **options: Any) -> list[dict[str, Any]]:
+    encoder = ResponseEncoder(make_envelope(style=style), lambda: 0.0, sse=False, **options)
     return decode(encoder.begin() + b"".join(encoder.encode([batch]) for batch in batches))
 
 
@@ -157,27 +161,97 @@ def fold(events: list[Event], **changes: Any) -> dict[str, Any]:
     return render_response(envelope, folded)
 
 
-def test_everything_that_can_happen_makes_a_sound_stream() -> None:
-    """P2.a, P2.b, P3.a, P3.b: every kind of event, in one log."""
-    events = play(batches_of(LOG, [], [0.0]))
+@pytest.mark.parametrize(
+    ("style", "calls"),
+    [
+        (STYLE, ["mcp_call", "function_call"]),
+        (PAIRS, ["function_call", "function_call", "function_call_output"]),
+    ],
+)
+def test_everything_that_can_happen_makes_a_sound_stream(style: ItemStyle, calls: list[str]) -> None:
+    """P2.a, P2.e, P2.f, P3.a, P3.b, P3.c: every kind of event, in one log."""
+    events = play(batches_of(LOG, [], [0.0]), style)
     check_events(events)
     response = events[-1]["response"]
-    assert [item["type"] for item in response["output"]] == [
-        "reasoning",
-        "reasoning",
-        "message",
-        "function_call",
-        "function_call",
-        "message",
-        "function_call_output",
-        "message",
-    ]
+    assert [item["type"] for item in response["output"]] == ["reasoning", "reasoning", "message", *calls, "message"]
     assert [part["text"] for part in response["output"][0]["summary"]] == ["Hm, well", "In short"]
     assert response["output"][1]["summary"] == []
-    assert response["output"][2]["content"][0]["text"] == 'I look: "é😀\\"\n'
+    assert response["output"][2]["content"][0]["text"] == 'I look: "é😀\\"\nand wait.'
     assert [item["arguments"] for item in response["output"][3:5]] == ['{"a":1}', "{}"]
     assert {item["status"] for item in response["output"]} == {"completed"}
     assert response["model"] == "p/m-2"
+
+
+def test_a_servers_tool_is_shown_as_one_item_with_its_own_events() -> None:
+    """P2.c, P3.c: from its arguments to its result; the item says what came of it."""
+    events = play(batches_of(LOG, [], [0.0]))
+    item = next(event["item"] for event in events if event.get("item", {}).get("type") == "mcp_call")
+    told = [event for event in events if event.get("item_id", event.get("item", {}).get("id")) == item["id"]]
+    assert [event["type"].removeprefix("response.") for event in told] == [
+        "output_item.added",
+        "mcp_call.in_progress",
+        "mcp_call_arguments.delta",
+        "mcp_call_arguments.done",
+        "mcp_call.completed",
+        "output_item.done",
+    ]
+    assert (item["arguments"], item["output"], item["status"]) == ("", None, "in_progress")
+    assert told[-1]["item"] == {
+        "id": "mcp_0a_3",
+        "type": "mcp_call",
+        "status": "completed",
+        "server_label": "holdfast",
+        "name": "read_file",
+        "arguments": '{"a":1}',
+        "output": "text",
+        "error": None,
+        "approval_request_id": None,
+    }
+
+
+@pytest.mark.parametrize(
+    ("result", "status", "event"),
+    [
+        ({}, "completed", "response.mcp_call.completed"),
+        ({"failed": True}, "failed", "response.mcp_call.failed"),
+        ({"failed": True, "executed": "no"}, "failed", "response.mcp_call.failed"),
+        ({"failed": True, "executed": "unknown"}, "incomplete", "response.mcp_call.failed"),
+        (None, "incomplete", "response.mcp_call.failed"),
+    ],
+)
+def test_what_came_of_a_servers_tool_is_told(result: dict[str, Any] | None, status: str, event: str) -> None:
+    """P2.c, P3.c, R8.c: it worked, failed, was refused, was running when the run was stopped, or was never heard of."""
+    finished = (
+        [ToolFinished(call_id=CALL, name="mcp__files__read__all", output="said", **result)]
+        if result is not None
+        else []
+    )
+    log = [BEGAN, *called("mcp__files__read__all"), *finished, ended(Incomplete(reason="server_restart"))]
+    events = play([Batch(EventNumber(0), 1000.0, log)])
+    check_events(events)
+    [item] = events[-1]["response"]["output"]
+    assert (item["server_label"], item["name"], item["status"]) == ("files", "read__all", status)
+    assert events[-3]["type"] == event
+    assert (item["error"] is not None) == (status != "completed")
+
+
+def called(name: str, arguments: str = "{}") -> list[Event]:
+    return [
+        ToolCallBegan(index=0, call_id=CALL, name=name),
+        ArgumentsAdded(index=0, text=arguments),
+        Answered(finish="tool_calls", model="m"),
+    ]
+
+
+def test_a_custom_tool_of_the_clients_is_called_with_its_text() -> None:
+    """P10.b: as its own kind of item, with its own events."""
+    log = [BEGAN, *called("patch", '{"input": "*** Begin\\n+é"}'), ended(RequiresAction(reason="client_tools"))]
+    events = play([Batch(EventNumber(0), 1000.0, log)])
+    check_events(events)
+    [item] = events[-1]["response"]["output"]
+    assert (item["type"], item["input"]) == ("custom_tool_call", "*** Begin\n+é")
+    odd = fold([BEGAN, *called("patch", '{"patch": 1}'), ended(RequiresAction(reason="client_tools"))])
+    assert odd["output"][0]["input"] == '{"patch": 1}'
 
 
 @settings(max_examples=60, deadline=None)
@@ -234,7 +308,7 @@ def test_text_deltas_are_written_as_any_other_event() -> None:
 
 
 def test_silence_before_a_beat_is_due_is_a_comment_with_one_newline() -> None:
-    """P3.d, C7.a."""
+    """P3.e, C7.a."""
     now = 1001.0
     encoder = ResponseEncoder(make_envelope(), lambda: now)
     encoder.begin()
@@ -244,29 +318,45 @@ def test_silence_before_a_beat_is_due_is_a_comment_with_one_newline() -> None:
     assert encoder.keepalive() == b": keepalive\n"
 
 
-def test_calls_that_were_dropped_are_incomplete_whatever_dropped_them() -> None:
-    """U13.a, P3.a: a stream that died, an output limit, a run that was stopped."""
-    began: list[Event] = [BEGAN, ToolCallBegan(index=0, call_id=CALL, name="f"), ArgumentsAdded(index=0, text='{"a')]
-    dropped: list[Event] = [
-        ToolCallDropped(call_id=CALL, name="f", bytes_received=3),
-        TextAdded(text="not carried out"),
+@pytest.mark.parametrize("style", [STYLE, PAIRS])
+@pytest.mark.parametrize("tool", ["ours", "theirs", "patch"])
+def test_calls_that_were_dropped_are_shown_to_nobody_whatever_dropped_them(style: ItemStyle, tool: str) -> None:
+    """U13.a, P3.d: a stream that died, an output limit, a run that was stopped, arguments that are no JSON."""
+    began: list[Event] = [
+        BEGAN,
+        TextAdded(text="I write."),
+        ToolCallBegan(index=0, call_id=CALL, name=tool),
+        ArgumentsAdded(index=0, text='{"a'),
     ]
+    dropped: list[Event] = [
+        ToolCallDropped(call_id=CALL, name=tool, bytes_received=3),
+        TextAdded(text=" Not carried out."),
+    ]
+    refused = ToolFinished(call_id=CALL, name=tool, output="no JSON", failed=True, executed="no")
     logs: list[list[Event]] = [
         [*began, *dropped, TurnCut(turn=0, error="reset"), ended(Incomplete(reason="stream_interrupted"))],
         [*began, Answered(finish="length", model="m"), *dropped, ended(Incomplete(reason="max_output_tokens"))],
         [*began, ended(Cancelled(reason="user"))],
+        [*began, Answered(finish="tool_calls", model="m"), refused, ended(Incomplete(reason="max_turns"))],
     ]
     for log in logs:
-        check_events(play([Batch(EventNumber(0), 1000.0, log)]))
-        call = fold(log)["output"][0]
-        assert (call["status"], call["arguments"]) == ("incomplete", '{"a')
+        events = play([Batch(EventNumber(0), 1000.0, log)], style)
+        check_events(events)
+        [message] = events[-1]["response"]["output"]
+        said = "".join(event.text for event in log if isinstance(event, TextAdded))
+        assert message["content"][0]["text"] == said
+        assert tool not in str(events) and '{"a' not in str(events)
 
 
-def test_a_tool_that_was_running_has_an_incomplete_result() -> None:
-    """R1.b: nobody knows whether it was carried out."""
+def test_the_older_form_has_an_incomplete_result_for_a_tool_that_was_running() -> None:
+    """R1.b, P2.e: nobody knows whether it was carried out; its output is a string where that is wanted."""
     unknown = ToolFinished(call_id=CALL, name="f", output="?", failed=True, executed="unknown")
-    response = fold([BEGAN, unknown, ended(Incomplete(reason="server_restart"))])
-    assert [item["status"] for item in response["output"]] == ["incomplete"]
+    log = [BEGAN, *called("f"), unknown, ended(Incomplete(reason="server_restart"))]
+    for as_text, output in ((False, [{"type": "input_text", "text": "?"}]), (True, "?")):
+        style = msgspec.structs.replace(PAIRS, text_outputs=as_text)
+        response = check_response(fold(log, style=style))
+        assert [item["status"] for item in response["output"]] == ["completed", "incomplete"]
+        assert response["output"][1]["output"] == output
 
 
 def test_internal_tools_are_not_shown_and_the_clients_always_are() -> None:
@@ -315,28 +405,39 @@ def test_every_outcome_has_its_status_and_its_last_event(outcome: Outcome, statu
 
 
 @pytest.mark.parametrize(
-    ("status", "code"),
+    ("status", "kind", "code"),
     [
-        (429, "rate_limit_exceeded"),
-        (400, "invalid_prompt"),
-        (413, "invalid_prompt"),
-        (422, "invalid_prompt"),
-        (401, "server_error"),
-        (500, "server_error"),
-        (None, "server_error"),
+        (429, "rate_limit_error", "rate_limit_exceeded"),
+        (400, "invalid_request_error", "invalid_prompt"),
+        (413, "invalid_request_error", "invalid_prompt"),
+        (422, "invalid_request_error", "invalid_prompt"),
+        (404, "invalid_request_error", "server_error"),
+        (401, "authentication_error", "server_error"),
+        (500, "server_error", "server_error"),
+        (None, "server_error", "server_error"),
     ],
 )
-def test_a_failure_has_the_nearest_code_that_the_sdks_know(status: int | None, code: str) -> None:
-    """C18.a, P2.b: with the provider's own words."""
+def test_a_failure_has_its_kind_and_the_nearest_code_that_the_sdks_know(
+    status: int | None, kind: str, code: str
+) -> None:
+    """C18.a, P2.f, P2.h: with the provider's own words."""
     failed = ended(Failed(reason="upstream_error", message="They said no.", status=status))
-    assert fold([BEGAN, failed])["error"] == {"code": code, "message": "They said no."}
+    response = check_response(fold([BEGAN, failed]))
+    assert response["error"] == {"type": kind, "code": code, "message": "They said no.", "param": None}
 
 
-def test_a_filtered_answer_says_so_and_any_other_cut_is_the_nearest_word() -> None:
-    """C18.a: of the two reasons that the SDKs know."""
-    for reason, told in [("content_filter", "content_filter"), ("max_turns", "max_output_tokens")]:
-        response = fold([BEGAN, ended(Incomplete(reason=reason))])  # type: ignore[arg-type]
-        assert response["incomplete_details"] == {"reason": told}
+@pytest.mark.parametrize(
+    "outcome",
+    [
+        *(Incomplete(reason=reason) for reason in get_args(IncompleteReason)),
+        *(Cancelled(reason=reason) for reason in get_args(CancelledReason)),
+        RequiresAction(reason="approval"),
+    ],
+)
+def test_a_cut_answer_says_why_it_was_cut(outcome: Outcome) -> None:
+    """C18.a, P2.h: the true reason, whatever the SDKs have a word for."""
+    response = check_response(fold([BEGAN, ended(outcome)]))
+    assert response["incomplete_details"] == {"reason": outcome_reason(outcome)}
 
 
 def test_a_response_tells_when_it_began_and_when_it_was_done() -> None:
@@ -376,6 +477,7 @@ def test_a_log_that_cannot_be_read_further_ends_as_a_failure() -> None:
 
 def test_what_providers_want_back_is_shown_when_it_is_asked_for() -> None:
     """U3: reasoning when the client keeps the history; a call always, since no later turn is accepted without it."""
-    plain, sealed = fold(LOG)["output"], fold(LOG, sealed=True)["output"]
+    whole = msgspec.structs.replace(STYLE, sealed=True)
+    plain, sealed = fold(LOG)["output"], fold(LOG, style=whole)["output"]
     assert [("encrypted_content" in item) for item in plain] == [item.get("name") == "theirs" for item in plain]
     assert all("encrypted_content" in item for item in sealed if item["type"] == "reasoning")

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from holdfast.api.items.encrypted_content import SealedReasoning, open_reasoning, seal, unseal
 from holdfast.api.items.input import parse_input, parse_items
-from holdfast.api.items.items import ItemNames, ItemPlace, items_of, output_item_id, parse_item_id, take_out
+from holdfast.api.items.items import ItemNames, ItemPlace, ItemStyle, output_item_id, parse_item_id
+from holdfast.api.items.said import items_of, take_out
 from holdfast.api.responses.schema import parse_create
 from holdfast.errors import RequestError
 from holdfast.ids import CallId, NodeId, RunId
@@ -48,7 +49,7 @@ TALK: list[Message] = [
 def test_items_that_come_back_are_the_messages_they_were_made_of() -> None:
     """P1.a, U3: nothing lost on the way to a client and back."""
     names = ItemNames(RunId("run_1"))
-    items = [item for message in TALK for item in items_of(message, names, sealed=True)]
+    items = items_of([(message, names) for message in TALK], ItemStyle(sealed=True))
     assert parse_items(items, "input") == TALK
     parsed = parse_input(items)
     assert parsed.system == "Be kind." and list(parsed.messages) == TALK[1:]

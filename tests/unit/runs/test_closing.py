@@ -66,6 +66,24 @@ def test_a_call_that_was_being_written_is_dropped_with_the_reason(outcome: Outco
         ]
 
 
+def test_a_call_that_the_provider_cut_is_dropped_once_whenever_the_server_dies() -> None:
+    """U13.a, R8.b: between the provider's word that it was cut and the receipt, or after that."""
+    cut: list[Event] = [
+        TurnStarted(turn=0, model="m"),
+        ToolCallBegan(index=0, call_id=CallId("c"), name="echo"),
+        ArgumentsAdded(index=0, text='{"a'),
+        Answered(finish="length", model="m"),
+    ]
+    receipt: list[Event] = [
+        ToolCallDropped(call_id=CallId("c"), name="echo", bytes_received=3),
+        TextAdded(text="Server stopped mid tool-call (echo): the action was not carried out."),
+    ]
+    restart = Incomplete(reason="server_restart")
+    assert close_interrupted(folded(*cut), restart) == receipt
+    assert close_interrupted(folded(*cut, *receipt), restart) == []
+    assert folded(*cut).pending_calls() == () and folded(*cut).messages() == ()
+
+
 def test_what_had_ended_by_itself_needs_nothing() -> None:
     """R3.b: neither a turn that was whole nor a tool that had its result is touched."""
     whole: list[Event] = [TurnStarted(turn=0, model="m"), TextAdded(text="a"), Answered(finish="stop", model="m")]

@@ -146,9 +146,12 @@ class Draft {
         return;
       case "tool_call.arguments_added": {
         const call = view.calls[event.index];
-        if (call !== undefined) this.#tool(call, "", event.at, number).arguments += event.text;
+        if (call !== undefined) this.#tool(call, "", event.at, number).bytesReceived += event.bytes;
         return;
       }
+      case "tool_call.ready":
+        this.#tool(event.call_id, event.name, event.at, number).arguments = event.arguments;
+        return;
       case "tool_call.dropped": {
         const tool = this.#tool(event.call_id, event.name, event.at, number);
         tool.state = event.executed === "unknown" ? "unknown" : "dropped";
@@ -189,12 +192,11 @@ class Draft {
       }
       case "tool.finished": {
         const tool = this.#tool(event.call_id, event.name, event.at, number);
-        const executed = event.executed ?? "yes";
-        if (executed === "unknown") tool.state = "unknown";
-        else if (executed === "no") tool.state = tool.approval?.approved === false ? "denied" : "not_run";
+        if (event.executed === "unknown") tool.state = "unknown";
+        else if (event.executed === "no") tool.state = tool.approval?.approved === false ? "denied" : "not_run";
         else tool.state = event.failed ? "failed" : "done";
         tool.output = event.output;
-        tool.seconds = executed === "no" ? null : (event.seconds ?? 0);
+        tool.seconds = event.executed === "no" ? null : (event.seconds ?? 0);
         tool.ended = event.at;
         return;
       }
@@ -324,7 +326,7 @@ export function outputTokens(view: RunView): { count: number; exact: boolean } {
   let characters = 0;
   for (const item of view.items) {
     if (item.kind === "text" || item.kind === "reasoning") characters += item.text.length;
-    else if (item.kind === "tool") characters += item.arguments.length;
+    else if (item.kind === "tool") characters += item.bytesReceived;
   }
   return { count: Math.max(Math.ceil(characters / 4), view.usage.output_tokens ?? 0), exact: false };
 }

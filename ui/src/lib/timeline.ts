@@ -66,7 +66,7 @@ export function timeline(events: readonly Numbered[]): Timeline {
       case "text.added":
       case "reasoning.added":
       case "tool_call.arguments_added": {
-        characters += event.text.length;
+        characters += "text" in event ? event.text.length : event.bytes;
         const last = growth.at(-1)!;
         if (last[0] === at) last[1] = characters;
         else growth.push([at, characters]);
@@ -79,7 +79,7 @@ export function timeline(events: readonly Numbered[]): Timeline {
         const span = tool(event.call_id, event.name);
         span.to = at;
         tools.delete(event.call_id); // the id may come again in another turn
-        if (event.failed || event.executed) span.tone = "failed";
+        if (event.failed || event.executed !== "yes") span.tone = "failed";
         break;
       }
       case "tool_call.dropped": {

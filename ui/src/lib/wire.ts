@@ -105,9 +105,10 @@ export type RunEvent = At &
     | { type: "reasoning.added"; text: string; summary?: boolean }
     | { type: "reasoning.signed" }
     | { type: "tool_call.began"; index: number; call_id: string; name: string }
-    | { type: "tool_call.arguments_added"; index: number; text: string }
+    | { type: "tool_call.arguments_added"; index: number; bytes: number }
     | { type: "tool_call.annotated"; index: number }
-    | { type: "tool_call.dropped"; call_id: string; name: string; bytes_received: number; executed?: Executed }
+    | { type: "tool_call.ready"; call_id: string; name: string; arguments: string }
+    | { type: "tool_call.dropped"; call_id: string; name: string; bytes_received: number; executed: Executed }
     | { type: "upstream.retried"; model: string; attempt: number; error: string; wait_seconds: number }
     | { type: "upstream.fell_back"; from_model: string; to_model: string; error: string }
     | { type: "upstream.answered"; finish: string; model: string; usage?: Usage }
@@ -120,7 +121,7 @@ export type RunEvent = At &
         output: string;
         failed?: boolean;
         seconds?: number;
-        executed?: Executed;
+        executed: Executed;
       }
     | { type: "approval.asked"; call_id: string; name: string; arguments: string; seconds: number }
     | { type: "approval.answered"; call_id: string; approved: boolean; by: "client" | "timeout" | "stop" }

@@ -16,8 +16,9 @@ from holdfast.api.answers import json_answer
 from holdfast.api.conversations.schema import AddItems, CreateConversation, UpdateConversation
 from holdfast.api.items.encrypted_content import ENCRYPTED_REASONING
 from holdfast.api.items.input import parse_items
-from holdfast.api.items.items import Item, ItemNames, items_of, parse_item_id, take_out
+from holdfast.api.items.items import Item, ItemNames, ItemStyle, parse_item_id
 from holdfast.api.items.references import resolve_references
+from holdfast.api.items.said import Named, items_of, take_call_out, take_out
 from holdfast.api.requests.body import convert, parse_object, read_body, read_object
 from holdfast.api.requests.headers import check_header_text
 from holdfast.api.requests.paging import MAX_ITEMS, PageRequest, cut_page, parse_page
@@ -25,6 +26,7 @@ from holdfast.api.requests.targets import conversation_session
 from holdfast.api.routing import ApiRoute
 from holdfast.api.service import Service, service_of
 from holdfast.errors import NotFoundError, RequestError
+from holdfast.messages import AssistantMessage, ToolMessage
 from holdfast.store.records import ConversationRecord, StoredMessage
 
 TAG = "conversations"
@@ -76,7 +78,7 @@ async def list_items(request: Request) -> Response:
     page = parse_page(request)
     record = await _find(service, request)
     path = await service.store.path(record.head) if record.head is not None else []
-    return json_answer(cut_page(_items(path, sealed=_wants_sealed(request)), page))
+    return json_answer(cut_page(items_of(_named(path), _style(service, request)), page))
 
 
 async def add_items(request: Request) -> Response:
@@ -88,24 +90,34 @@ async def add_items(request: Request) -> Response:
     session = conversation_session(record.name)
     _check_idle(service, record)
     added = await service.store.add_messages(record.name, session, messages)
-    items = _items(added, sealed=_wants_sealed(request))
+    items = items_of(_named(added), _style(service, request))
     return json_answer(cut_page(items, PageRequest(limit=max(MAX_ITEMS, len(items)), order="asc")))
 
 
 async def get_item(request: Request) -> Response:
     """One item."""
     service = service_of(request)
-    _, _, item = await _find_item(service, request)
+    record = await _find(service, request)
+    _, item = await _find_item(service, request, record)
     return json_answer(item)
 
 
 async def delete_item(request: Request) -> Response:
     """Take an item out; the others stay as they are."""
     service = service_of(request)
-    record, stored, item = await _find_item(service, request)
+    record = await _find(service, request)
+    path, item = await _find_item(service, request, record)
     _check_idle(service, record)
     place = parse_item_id(item["id"])
     assert place is not None, "an item that was found by its id has one"
+    stored = path[-1]
+    if item["type"] == "mcp_call" and isinstance(stored.message, ToolMessage):
+        # It is a call and its result: the call goes first, and a result without one is shown to nobody.
+        for caller in reversed(path):
+            said = caller.message
+            if isinstance(said, AssistantMessage) and stored.message.call_id in {call.id for call in said.tool_calls}:
+                await service.store.put_message(caller.id, take_call_out(said, stored.message.call_id))
+                break
     await service.store.put_message(stored.id, take_out(stored.message, place.index))
     return json_answer(_render(record))
 
@@ -118,26 +130,27 @@ async def _find(service: Service, request: Request) -> ConversationRecord:
     return record
 
 
-async def _find_item(service: Service, request: Request) -> tuple[ConversationRecord, StoredMessage, Item]:
-    record = await _find(service, request)
+async def _find_item(
+    service: Service, request: Request, record: ConversationRecord
+) -> tuple[list[StoredMessage], Item]:
+    """An item, and the messages up to the one that it stands in."""
     name = request.path_params["item_id"]
     place = parse_item_id(name)
-    if place is not None and record.head is not None:
-        for stored in await service.store.path(record.head):
-            if stored.id == place.of:
-                for item in _items([stored], sealed=_wants_sealed(request)):
-                    if item["id"] == name:
-                        return record, stored, item
+    path = await service.store.path(record.head) if place is not None and record.head is not None else []
+    for item in items_of(_named(path), _style(service, request)):
+        if place is not None and item["id"] == name:
+            end = next(number for number, stored in enumerate(path) if stored.id == place.of)
+            return path[: end + 1], item
     raise NotFoundError(f"There is no item {name[:200]!r} in {record.name!r}.", code="item_not_found")
 
 
-def _items(path: list[StoredMessage], *, sealed: bool) -> list[Item]:
-    return [item for stored in path for item in items_of(stored.message, ItemNames(stored.id), sealed=sealed)]
+def _named(path: list[StoredMessage]) -> list[Named]:
+    return [(stored.message, ItemNames(stored.id)) for stored in path]
 
 
-def _wants_sealed(request: Request) -> bool:
+def _style(service: Service, request: Request) -> ItemStyle:
     asked = (*request.query_params.getlist("include"), *request.query_params.getlist("include[]"))
-    return ENCRYPTED_REASONING in asked
+    return service.item_style(sealed=ENCRYPTED_REASONING in asked)
 
 
 def _check_idle(service: Service, record: ConversationRecord) -> None:

@@ -1,9 +1,13 @@
-"""What the run behind a response keeps for this API alone: its record's `echo`. Sits on nothing but msgspec."""
+"""What the run behind a response keeps for this API alone: its record's `echo`. Sits on the items."""
 
 from collections.abc import Mapping
 from typing import Any
 
 import msgspec
+
+from holdfast.api.items.items import ItemStyle
+from holdfast.config import ToolItems
+from holdfast.store.records import RunRecord
 
 
 class ResponseEcho(msgspec.Struct, frozen=True, kw_only=True):
@@ -17,6 +21,11 @@ class ResponseEcho(msgspec.Struct, frozen=True, kw_only=True):
     """The client asked for events that no schema knows."""
     beat_seconds: float = 15.0
     """How often the stream shows a sign of life in silence."""
+    tool_items: ToolItems = "function_call"
+    """How its server tools are shown; kept, so that a replay is event for event what was sent live (R14)."""
+    text_outputs: bool = False
+    custom_tools: tuple[str, ...] = ()
+    """The client's tools that take a text in place of JSON."""
     system: str = ""
     """System and developer messages of the input."""
     carried_system: str = ""
@@ -32,3 +41,20 @@ class ResponseEcho(msgspec.Struct, frozen=True, kw_only=True):
 def parse_echo(echo: Mapping[str, Any]) -> ResponseEcho:
     """The echo of a record. A run of another surface has none: then everything is as if it had not been asked for."""
     return msgspec.convert(echo, ResponseEcho)
+
+
+def style_of(record: RunRecord, *, sealed: bool | None = None) -> ItemStyle:
+    """How the items of a response look.
+
+    Args:
+        record: its run.
+        sealed: with the `encrypted_content` of reasoning; None: as its request wanted.
+    """
+    echo = parse_echo(record.echo)
+    return ItemStyle(
+        client_tools=frozenset(record.client_tools),
+        custom_tools=frozenset(echo.custom_tools),
+        tool_items=echo.tool_items,
+        text_outputs=echo.text_outputs,
+        sealed=echo.sealed if sealed is None else sealed,
+    )

@@ -2,15 +2,16 @@
 
 One fold serves the live stream, a replay and the stored response, so none can say what another contradicts, and event
 N is event N whenever it is sent. `FoldWriter` is told of every change; without one only the final state is built.
-No I/O, no clock. Sits on the vocabulary and `items`.
+A call is shown when the model has ended its turn, and not before: until then it may never become whole (U13). No I/O,
+no clock. Sits on the vocabulary and `items`.
 """
 
 from typing import Any, Protocol, assert_never
 
 import msgspec
 
-from holdfast.api.items.items import Item, ItemStatus, Kind, output_item_id, output_text
-from holdfast.api.items.outputs import CallItem, FoldedItem, MessageItem, OutputItem, ReasoningItem
+from holdfast.api.items.items import CUT_CALL, Item, ItemStatus, ItemStyle, Kind, output_item_id, output_text
+from holdfast.api.items.outputs import CallItem, FoldedItem, MessageItem, OutputItem, ReasoningItem, ServerCallItem
 from holdfast.events import (
     Answered,
     ApprovalAnswered,
@@ -28,6 +29,7 @@ from holdfast.events import (
     ToolCallAnnotated,
     ToolCallBegan,
     ToolCallDropped,
+    ToolCallReady,
     ToolFinished,
     ToolStarted,
     TurnCut,
@@ -36,9 +38,10 @@ from holdfast.events import (
     Warned,
     event_name,
 )
-from holdfast.ids import RunId
-from holdfast.messages import Metadata, Usage
+from holdfast.ids import CallId, RunId
+from holdfast.messages import Metadata, ToolCall, Usage
 from holdfast.outcomes import Completed, Outcome
+from holdfast.turns import TurnFold, has_whole_calls
 
 
 class FoldWriter(Protocol):
@@ -63,9 +66,8 @@ class ResponseFold:
     def __init__(
         self,
         run: RunId,
+        style: ItemStyle,
         *,
-        client_tools: frozenset[str] = frozenset(),
-        sealed: bool = False,
         own_events: str | None = None,
         writer: FoldWriter | None = None,
     ) -> None:
@@ -73,8 +75,7 @@ class ResponseFold:
 
         Args:
             run: whose.
-            client_tools: the names of the client's own tools.
-            sealed: show the `encrypted_content` of reasoning.
+            style: how its items look.
             own_events: the prefix of events that no schema knows; None: these are left out.
             writer: who is told of every change.
         """
@@ -84,14 +85,15 @@ class ResponseFold:
         self.usage = Usage()
         self.outcome: Outcome | None = None
         self.ended_at: float | None = None
-        self._client_tools = client_tools
-        self._sealed = sealed
+        self._style = style
         self._own_events = own_events
         self._writer = writer
         self._message: MessageItem | None = None
         self._reasoning: ReasoningItem | None = None
-        self._calls: dict[int, CallItem] = {}
-        """The calls of the running turn that are still open, by the turn's own numbering."""
+        self._turn = TurnFold()
+        """Of the running turn: the calls that are being written."""
+        self._running: dict[CallId, CallItem | ServerCallItem] = {}
+        """The server's calls that are shown and have no result yet."""
 
     def render(self) -> list[Item]:
         """All items, in order."""
@@ -116,26 +118,22 @@ class ResponseFold:
                 self._add_reasoning(event)
             case ReasoningSigned():
                 self._sign_reasoning(event.metadata)
-            case ToolCallBegan():
-                self._begin_call(event)
-            case ArgumentsAdded():
-                self._add_arguments(event)
-            case ToolCallAnnotated():
-                if call := self._calls.get(event.index):
-                    call.metadata = {**(call.metadata or {}), **event.metadata}
+            case ToolCallBegan() | ArgumentsAdded() | ToolCallAnnotated():
+                self._turn.add(event)
             case Answered():
                 self._answer(event)
             case TurnCut():
                 self._close_words("incomplete")
             case ToolCallDropped():
                 self._tell_own(event)
-                for call in [call for call in self._calls.values() if call.call_id == event.call_id]:
-                    self._close_call(call, "incomplete")
+            case ToolCallReady():
+                # Its item has been there since the turn ended.
+                pass
             case ToolFinished():
-                self._add_output(event)
+                self._finish_call(event)
             case RunStarted() | TurnStarted():
                 self.model = event.model
-                self._calls.clear()
+                self._turn = TurnFold()
             case FellBack():
                 self.model = event.to_model
                 self._tell_own(event)
@@ -144,7 +142,7 @@ class ResponseFold:
             case Steered() | Warned():
                 self._close_words("completed")
                 self._tell_own(event)
-            case ToolStarted() if self._is_hidden(event.name):
+            case ToolStarted() if self._style.hides(event.name):
                 pass
             case ToolStarted() | ApprovalAsked() | ApprovalAnswered() | UpstreamRetried():
                 self._tell_own(event)
@@ -197,7 +195,7 @@ class ResponseFold:
         self._close_reasoning("completed")
 
     def _open_reasoning(self) -> ReasoningItem:
-        reasoning = self._reasoning = ReasoningItem(self._name("rs"), len(self.items), self._sealed)
+        reasoning = self._reasoning = ReasoningItem(self._name("rs"), len(self.items), self._style.sealed)
         self._open(reasoning)
         return reasoning
 
@@ -223,59 +221,77 @@ class ResponseFold:
 
     # Calls
 
-    def _is_hidden(self, tool: str) -> bool:
-        """C8: a server's internal tools are nobody's business."""
-        return tool.startswith("_") and tool not in self._client_tools
-
-    def _begin_call(self, event: ToolCallBegan) -> None:
-        self._close_words("completed")
-        if self._is_hidden(event.name):
+    def _show_call(self, call: ToolCall) -> None:
+        """A call, once it is whole."""
+        style = self._style
+        if style.hides(call.name) or not call.is_whole:
             return
-        call = CallItem(self._name("fc"), len(self.items), event.call_id, event.name)
-        self._calls[event.index] = call
-        self._open(call)
+        if call.name in style.client_tools or style.tool_items == "function_call":
+            is_custom = call.name in style.custom_tools
+            item = CallItem(self._name("ctc" if is_custom else "fc"), len(self.items), call, is_custom)
+            self._open(item)
+            self._write_call(item)
+            if call.name not in style.client_tools:
+                self._running[call.id] = item
+        else:
+            ours = self._running[call.id] = ServerCallItem(self._name("mcp"), len(self.items), call)
+            self._open(ours)
+            self._tell_part("response.mcp_call.in_progress", ours, {})
+            ours.is_written = True
+            arguments = ours.render()["arguments"]
+            self._tell_part("response.mcp_call_arguments.delta", ours, {"delta": arguments})
+            self._tell_part("response.mcp_call_arguments.done", ours, {"arguments": arguments})
 
-    def _add_arguments(self, event: ArgumentsAdded) -> None:
-        call = self._calls.get(event.index)
-        if call is not None and event.text:
-            call.pieces.append(event.text)
-            self._tell_part("response.function_call_arguments.delta", call, {"delta": event.text})
+    def _write_call(self, item: CallItem) -> None:
+        item.status = "completed"
+        written = item.render()[item.written_as]
+        kind = "custom_tool_call_input" if item.is_custom else "function_call_arguments"
+        name = {} if item.is_custom else {"name": item.call.name}
+        self._tell_part(f"response.{kind}.delta", item, {"delta": written})
+        self._tell_part(f"response.{kind}.done", item, {**name, item.written_as: written})
+        self._tell_item("response.output_item.done", item)
 
-    def _close_call(self, call: CallItem, status: ItemStatus) -> None:
-        self._calls = {index: other for index, other in self._calls.items() if other is not call}
-        if status == "completed":
-            self._tell_part("response.function_call_arguments.done", call, {"arguments": call.arguments})
+    def _finish_call(self, event: ToolFinished) -> None:
+        self._close_words("completed")
+        call = self._running.pop(event.call_id, None)
+        is_unknown = event.executed == "unknown"
+        match call:
+            case None:
+                # It was not shown: internal, or never whole.
+                pass
+            case CallItem():
+                status: ItemStatus = "incomplete" if is_unknown else "completed"
+                place, as_text = len(self.items), self._style.text_outputs
+                output = OutputItem(self._name("fco"), place, event.call_id, event.output, status, as_text)
+                self._open(output)
+                self._tell_item("response.output_item.done", output)
+            case ServerCallItem():
+                call.output = event.output
+                call.error = event.output if event.failed else None
+                status = "incomplete" if is_unknown else "failed" if event.failed else "completed"
+                self._close_server_call(call, status)
+
+    def _close_server_call(self, call: ServerCallItem, status: ItemStatus) -> None:
+        self._tell_part(f"response.mcp_call.{'completed' if status == 'completed' else 'failed'}", call, {})
         self._close(call, status)
-
-    def _add_output(self, event: ToolFinished) -> None:
-        self._close_words("completed")
-        if self._is_hidden(event.name):
-            return
-        status: ItemStatus = "incomplete" if event.executed == "unknown" else "completed"
-        output = OutputItem(self._name("fco"), len(self.items), event.call_id, event.output, status)
-        self._open(output)
-        self._tell_item("response.output_item.done", output)
 
     # Ends
 
     def _answer(self, event: Answered) -> None:
         self.model = event.model
         self.usage += event.usage
-        match event.finish:
-            case "stop" | "tool_calls":
-                self._close_words("completed")
-                for call in list(self._calls.values()):
-                    self._close_call(call, "completed")
-            case "length" | "content_filter" | "refusal":
-                # Calls stay open: they are about to be dropped (U13).
-                self._close_words("incomplete")
-            case _:
-                assert_never(event.finish)
+        if has_whole_calls(event):
+            self._close_words("completed")
+            for call in self._turn.message().tool_calls:
+                self._show_call(call)
+        self._turn = TurnFold()
 
     def _end(self, event: RunEnded, at: float) -> None:
         self._close_words("completed" if isinstance(event.outcome, Completed) else "incomplete")
-        for call in list(self._calls.values()):
-            self._close_call(call, "incomplete")
+        for call in self._running.values():
+            if isinstance(call, ServerCallItem):
+                call.output = call.error = CUT_CALL
+                self._close_server_call(call, "incomplete")
         self.outcome, self.usage, self.ended_at = event.outcome, event.usage, at
         if self._writer is not None:
             self._writer.write_end(self)
@@ -289,7 +305,7 @@ class ResponseFold:
         self.items.append(item)
         self._tell_item("response.output_item.added", item)
 
-    def _close(self, item: MessageItem | ReasoningItem | CallItem, status: ItemStatus) -> None:
+    def _close(self, item: MessageItem | ReasoningItem | ServerCallItem, status: ItemStatus) -> None:
         item.status = status
         self._tell_item("response.output_item.done", item)
 

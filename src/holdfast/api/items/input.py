@@ -1,9 +1,11 @@
 """Input items become messages (P1, C10): tolerant of form, exact about what is not understood.
 
 Items of one assistant's turn (reasoning, text, calls) are joined into one message; system and developer messages are
-taken out, because they are instructions. References must have been resolved before. Sits on the vocabulary; no I/O.
+taken out, because they are instructions. References must have been resolved before. Sits on the vocabulary and items;
+no I/O.
 """
 
+import re
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -11,11 +13,14 @@ import msgspec
 
 from holdfast.api.chat_messages import parse_user_content, unsupported_part
 from holdfast.api.items.encrypted_content import SealedSummary, open_call, open_reasoning, unseal
+from holdfast.api.items.foreign import is_foreign, note_of
+from holdfast.api.items.items import CUT_CALL, OWN_LABEL, custom_arguments, join_tool
 from holdfast.errors import RequestError
-from holdfast.ids import CallId
+from holdfast.ids import CallId, make_call_id
 from holdfast.messages import AssistantMessage, Message, SystemMessage, Text, ToolCall, ToolMessage, UserMessage
 
 _TEXT_PARTS: Final = ("input_text", "output_text", "text", "summary_text", "reasoning_text")
+_NOT_IN_NAMES: Final = re.compile(r"[^a-zA-Z0-9_-]")
 SUMMARY_OF_EARLIER: Final = "Summary of the conversation so far:\n\n"
 
 
@@ -58,12 +63,10 @@ def parse_items(given: Any, at: str) -> list[Message]:
         where = f"{at}[{number}]"
         if not isinstance(item, dict):
             raise _wrong(where, "must be an object")
-        match _parse_item(item, where):
-            case None:
-                pass
-            case AssistantMessage() as said:
-                _join(messages, said)
-            case message:
+        for message in _parse_item(item, where):
+            if isinstance(message, AssistantMessage):
+                _join(messages, message)
+            else:
                 messages.append(message)
     return messages
 
@@ -108,42 +111,82 @@ def _join(messages: list[Message], said: AssistantMessage) -> None:
         messages.append(said)
 
 
-def _parse_item(item: dict[str, Any], at: str) -> Message | None:
-    """A message, or None for an item that says nothing."""
+def _parse_item(item: dict[str, Any], at: str) -> Sequence[Message]:
+    """What an item says: a message, a call with its result, or nothing."""
     match item.get("type", "message"):
         case "message" | None:
-            return _parse_message(item, at)
+            return _one(_parse_message(item, at))
         case "function_call":
-            if item.get("status") == "incomplete":
-                # It was dropped while it was being written: nobody carried it out, and it has no result (U13).
-                return None
-            call = ToolCall(
-                id=CallId(_text(item, "call_id", at)),
-                name=_text(item, "name", at),
-                arguments=_text(item, "arguments", at, may_be_empty=True),
-                metadata=open_call(_optional_text(item, "encrypted_content", at)),
-            )
-            return AssistantMessage(parts=(call,))
-        case "function_call_output":
-            return ToolMessage(
+            return _parse_call(item, at, _text(item, "arguments", at, may_be_empty=True))
+        case "custom_tool_call":
+            return _parse_call(item, at, custom_arguments(_text(item, "input", at, may_be_empty=True)))
+        case "mcp_call":
+            return _parse_server_call(item, at)
+        case "function_call_output" | "custom_tool_call_output":
+            result = ToolMessage(
                 call_id=CallId(_text(item, "call_id", at)),
                 output=_parse_output(item.get("output"), f"{at}.output"),
                 failed=item.get("status") == "incomplete",
             )
+            return (result,)
         case "reasoning":
             summary = _join_texts(item.get("summary"), f"{at}.summary")
             thoughts = _join_texts(item.get("content"), f"{at}.content")
             sealed = _optional_text(item, "encrypted_content", at)
             reasoning = open_reasoning(thoughts or summary, summary=not thoughts, content=sealed)
-            return AssistantMessage(parts=(reasoning,)) if reasoning is not None else None
+            return (AssistantMessage(parts=(reasoning,)),) if reasoning is not None else ()
         case "compaction" | "compaction_summary":
             match unseal(_text(item, "encrypted_content", at)):
                 case SealedSummary(text=text):
-                    return UserMessage(parts=(Text(text=SUMMARY_OF_EARLIER + text),))
+                    return (UserMessage(parts=(Text(text=SUMMARY_OF_EARLIER + text),)),)
                 case _:
                     raise _wrong(f"{at}.encrypted_content", "was not made by this server", "invalid_compaction")
+        case _ if is_foreign(item):
+            return _one(note_of(item))
         case kind:
-            raise _wrong(f"{at}.type", f"{kind!r} items are not understood", "unsupported_item_type")
+            raise _wrong(f"{at}.type", f"{str(kind)[:100]!r} items are not understood", "unsupported_item_type")
+
+
+def _one(message: Message | None) -> Sequence[Message]:
+    return () if message is None else (message,)
+
+
+def _parse_call(item: dict[str, Any], at: str, arguments: str) -> Sequence[Message]:
+    if item.get("status") == "incomplete":
+        # It was dropped while it was being written: nobody carried it out, and it has no result (U13).
+        return ()
+    call = ToolCall(
+        id=CallId(_text(item, "call_id", at)),
+        name=_text(item, "name", at),
+        arguments=arguments,
+        metadata=open_call(_optional_text(item, "encrypted_content", at)),
+    )
+    return (AssistantMessage(parts=(call,)),)
+
+
+def _parse_server_call(item: dict[str, Any], at: str) -> Sequence[Message]:
+    """P2: what a server's tool did, this server's or another's: the call and its result."""
+    name = join_tool(_optional_text(item, "server_label", at) or OWN_LABEL, _text(item, "name", at))
+    call = ToolCall(
+        id=CallId(_optional_text(item, "id", at) or make_call_id()),
+        name=_NOT_IN_NAMES.sub("_", name)[:64],
+        arguments=_optional_text(item, "arguments", at) or "{}",
+        metadata=open_call(_optional_text(item, "encrypted_content", at)),
+    )
+    if not call.is_whole:
+        return ()
+    output, error = item.get("output"), item.get("error")
+    said = _parse_output(output, f"{at}.output") if output is not None else ""
+    if not said and error is not None:
+        said = error if isinstance(error, str) else msgspec.json.encode(error).decode()
+    result = ToolMessage(
+        call_id=call.id,
+        name=call.name,
+        output=said if output is not None or error is not None else CUT_CALL,
+        failed=error is not None or output is None or item.get("status") in ("failed", "incomplete"),
+        by_server=True,
+    )
+    return (AssistantMessage(parts=(call,)), result)
 
 
 def _parse_message(item: dict[str, Any], at: str) -> Message | None:

@@ -1,33 +1,44 @@
 """Items: the Responses API's words for messages, calls, results and reasoning, and the ids they are found by (P2, P10).
 
 An item's id holds the run it belongs to and its place there, so that a reference finds it without a table.
-Used by the fold, by `input_items`, by conversations and by compaction. Sits on the vocabulary; no I/O.
+Used by the fold and by `said`, which shows stored messages. Sits on the vocabulary; no I/O.
 """
 
 import re
 from collections.abc import Iterable
-from typing import Any, Literal, assert_never
+from typing import Any, Final, Literal
 
 import msgspec
 
-from holdfast.api.items.encrypted_content import seal_call, seal_reasoning
+from holdfast.api.items.encrypted_content import seal_call
+from holdfast.config import ToolItems
 from holdfast.ids import NodeId, RunId
-from holdfast.messages import (
-    AssistantMessage,
-    Image,
-    Message,
-    Metadata,
-    Reasoning,
-    SystemMessage,
-    Text,
-    ToolCall,
-    ToolMessage,
-    UserMessage,
-)
+from holdfast.messages import ToolCall
 
 Item = dict[str, Any]
-ItemStatus = Literal["in_progress", "completed", "incomplete"]
-Kind = Literal["msg", "rs", "fc", "fco"]
+ItemStatus = Literal["in_progress", "completed", "incomplete", "failed"]
+Kind = Literal["msg", "rs", "fc", "fco", "ctc", "mcp"]
+OWN_LABEL: Final = "holdfast"
+"""The `server_label` of tools that are no MCP server's."""
+CUT_CALL: Final = "This call was cut off: it is not known whether it was carried out."
+
+
+class ItemStyle(msgspec.Struct, frozen=True, kw_only=True):
+    """How the calls of a conversation are shown, and what of its reasoning."""
+
+    client_tools: frozenset[str] = frozenset()
+    custom_tools: frozenset[str] = frozenset()
+    """Those of the client's tools that take a text in place of JSON."""
+    tool_items: ToolItems = "mcp_call"
+    """What the server's own tools look like."""
+    text_outputs: bool = False
+    """In a pair of call and output the output is a string."""
+    sealed: bool = False
+    """With the `encrypted_content` of reasoning, for clients that keep the history themselves."""
+
+    def hides(self, tool: str) -> bool:
+        """C8: a server's internal tools are nobody's business."""
+        return tool.startswith("_") and tool not in self.client_tools
 
 
 class ItemPlace(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,9 +66,13 @@ class ItemNames:
         index, self._next = self._next, self._next + 1
         return f"{kind}_{self._prefix}{index}"
 
+    def skip(self) -> None:
+        """A part that is not shown keeps its place."""
+        self._next += 1
+
 
 _ID = re.compile(
-    r"(?:msg|rs|fc|fco)_(?:n(?P<node>[0-9]{1,18})|(?P<run>[0-9a-zA-Z]+))_(?P<input>i?)(?P<index>[0-9]{1,9})"
+    r"(?:msg|rs|fc|fco|ctc|mcp)_(?:n(?P<node>[0-9]{1,18})|(?P<run>[0-9a-zA-Z]+))_(?P<input>i?)(?P<index>[0-9]{1,9})"
 )
 
 
@@ -83,32 +98,93 @@ def message_item(name: str, content: list[dict[str, Any]], role: str, status: It
     return {"id": name, "type": "message", "status": status, "role": role, "content": content}
 
 
-def call_item(
-    name: str, call_id: str, tool: str, arguments: str, status: ItemStatus, metadata: Metadata | None = None
-) -> Item:
-    """A call of a tool. What its provider wants back travels with it: no later turn would be accepted without."""
+def call_item(name: str, call: ToolCall, status: ItemStatus) -> Item:
+    """A call of a tool."""
     item: Item = {
         "id": name,
         "type": "function_call",
         "status": status,
-        "call_id": call_id,
-        "name": tool,
-        "arguments": arguments,
+        "call_id": call.id,
+        "name": call.name,
+        "arguments": call.arguments or "{}",
     }
-    sealed = seal_call(metadata)
-    if sealed is not None:
-        item["encrypted_content"] = sealed
-    return item
+    return _seal(item, call)
 
 
-def output_item(name: str, call_id: str, output: str, status: ItemStatus) -> Item:
+def _seal(item: Item, call: ToolCall) -> Item:
+    """What a call's provider wants back travels with it: no later turn would be accepted without."""
+    sealed = seal_call(call.metadata)
+    return item if sealed is None else {**item, "encrypted_content": sealed}
+
+
+def custom_call_item(name: str, call: ToolCall, status: ItemStatus) -> Item:
+    """A call of a client's tool that takes a text."""
+    item: Item = {
+        "id": name,
+        "type": "custom_tool_call",
+        "status": status,
+        "call_id": call.id,
+        "name": call.name,
+        "input": custom_input(call.arguments),
+    }
+    return _seal(item, call)
+
+
+def custom_input(arguments: str) -> str:
+    """The text that a model gave a custom tool, which it was shown as a function of one string."""
+    try:
+        given = msgspec.json.decode(arguments)
+    except msgspec.DecodeError:
+        return arguments
+    text = given.get("input") if isinstance(given, dict) else None
+    return text if isinstance(text, str) else arguments
+
+
+def custom_arguments(text: str) -> str:
+    """The inverse of `custom_input`."""
+    return msgspec.json.encode({"input": text}).decode()
+
+
+def server_call_item(
+    name: str, call: ToolCall, status: ItemStatus, *, output: str | None = None, error: str | None = None
+) -> Item:
+    """A call that the server carried out: call and result in one, which no client takes for its own to answer (P2)."""
+    label, tool = split_tool(call.name)
+    item: Item = {
+        "id": name,
+        "type": "mcp_call",
+        "status": status,
+        "server_label": label,
+        "name": tool,
+        "arguments": call.arguments or "{}",
+        "output": output,
+        "error": error,
+        "approval_request_id": None,
+    }
+    return _seal(item, call)
+
+
+def split_tool(name: str) -> tuple[str, str]:
+    """The label of a tool's server, and what it is called there: `mcp__files__read` is `read` of `files`."""
+    label, separator, tool = name.removeprefix("mcp__").partition("__")
+    if not name.startswith("mcp__") or not separator or not label or not tool or label == OWN_LABEL:
+        return OWN_LABEL, name
+    return label, tool
+
+
+def join_tool(label: str, name: str) -> str:
+    """The inverse of `split_tool`."""
+    return name if label == OWN_LABEL else f"mcp__{label}__{name}"
+
+
+def output_item(name: str, call_id: str, output: str, status: ItemStatus, *, as_text: bool = False) -> Item:
     """What came of a call."""
     return {
         "id": name,
         "type": "function_call_output",
         "status": status,
         "call_id": call_id,
-        "output": [{"type": "input_text", "text": output}],
+        "output": output if as_text else [{"type": "input_text", "text": output}],
     }
 
 
@@ -126,52 +202,3 @@ def reasoning_item(name: str, parts: Iterable[str], sealed: str | None, status: 
     if sealed is not None:
         item["encrypted_content"] = sealed
     return item
-
-
-def items_of(message: Message, names: ItemNames, *, sealed: bool = False) -> list[Item]:
-    """A message as items: one, or several for an assistant's turn.
-
-    Args:
-        message: what was said.
-        names: gives each item its id.
-        sealed: with the `encrypted_content` of reasoning, for clients that keep the history themselves.
-    """
-    match message:
-        case SystemMessage():
-            return [message_item(names.take("msg"), [_input_text(message.text)], "system", "completed")]
-        case UserMessage():
-            content = [_input_text(p.text) if isinstance(p, Text) else _input_image(p) for p in message.parts]
-            return [message_item(names.take("msg"), content, "user", "completed")]
-        case ToolMessage():
-            return [output_item(names.take("fco"), message.call_id, message.output, "completed")]
-        case AssistantMessage():
-            return [_part_item(part, names, sealed) for part in message.parts]
-        case _:
-            assert_never(message)
-
-
-def _part_item(part: Text | Reasoning | ToolCall, names: ItemNames, sealed: bool) -> Item:
-    match part:
-        case Text():
-            return message_item(names.take("msg"), [output_text(part.text)], "assistant", "completed")
-        case Reasoning():
-            content = seal_reasoning(part.summary, part.metadata) if sealed else None
-            return reasoning_item(names.take("rs"), [part.text] if part.text else [], content, "completed")
-        case ToolCall():
-            return call_item(names.take("fc"), part.id, part.name, part.arguments, "completed", part.metadata)
-        case _:
-            assert_never(part)
-
-
-def _input_text(text: str) -> dict[str, Any]:
-    return {"type": "input_text", "text": text}
-
-
-def _input_image(image: Image) -> dict[str, Any]:
-    return {"type": "input_image", "image_url": image.url, "detail": image.detail or "auto"}
-
-
-def take_out(message: Message, index: int) -> Message:
-    """A message without its nth item. One that has no item left stays as an empty one, and keeps its place."""
-    parts = message.parts if isinstance(message, AssistantMessage) else ()
-    return AssistantMessage(parts=tuple(part for number, part in enumerate(parts) if number != index))

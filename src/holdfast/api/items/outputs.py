@@ -10,13 +10,15 @@ from holdfast.api.items.items import (
     Item,
     ItemStatus,
     call_item,
+    custom_call_item,
     message_item,
     output_item,
     output_text,
     reasoning_item,
+    server_call_item,
 )
 from holdfast.ids import CallId
-from holdfast.messages import Metadata
+from holdfast.messages import Metadata, ToolCall
 
 
 @dataclass(slots=True)
@@ -61,39 +63,57 @@ class ReasoningItem:
 
 @dataclass(slots=True)
 class CallItem:
-    """A tool call, while its arguments arrive and after."""
+    """A call of a client's tool, or in the older form one of the server's; shown when it is whole, never before."""
 
     id: str
     index: int
-    call_id: CallId
-    name: str
+    call: ToolCall
+    is_custom: bool = False
     status: ItemStatus = "in_progress"
-    pieces: list[str] = field(default_factory=list)
-    metadata: Metadata | None = None
-
-    @property
-    def arguments(self) -> str:
-        """So far."""
-        return "".join(self.pieces)
 
     def render(self) -> Item:
-        """As an item."""
-        return call_item(self.id, self.call_id, self.name, self.arguments, self.status, self.metadata)
+        """As an item; what it is called with comes by itself."""
+        item = (custom_call_item if self.is_custom else call_item)(self.id, self.call, self.status)
+        return item if self.status != "in_progress" else {**item, self.written_as: ""}
+
+    @property
+    def written_as(self) -> str:
+        """The field that says what it is called with."""
+        return "input" if self.is_custom else "arguments"
+
+
+@dataclass(slots=True)
+class ServerCallItem:
+    """A call of a server's tool, with what came of it."""
+
+    id: str
+    index: int
+    call: ToolCall
+    status: ItemStatus = "in_progress"
+    is_written: bool = False
+    output: str | None = None
+    error: str | None = None
+
+    def render(self) -> Item:
+        """As an item; its arguments come by themselves."""
+        item = server_call_item(self.id, self.call, self.status, output=self.output, error=self.error)
+        return item if self.is_written else {**item, "arguments": ""}
 
 
 @dataclass(slots=True)
 class OutputItem:
-    """What came of a server tool."""
+    """What came of a server tool, in the older form."""
 
     id: str
     index: int
     call_id: CallId
     output: str
     status: ItemStatus
+    as_text: bool
 
     def render(self) -> Item:
         """As an item."""
-        return output_item(self.id, self.call_id, self.output, self.status)
+        return output_item(self.id, self.call_id, self.output, self.status, as_text=self.as_text)
 
 
-FoldedItem = MessageItem | ReasoningItem | CallItem | OutputItem
+FoldedItem = MessageItem | ReasoningItem | CallItem | ServerCallItem | OutputItem

@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast.api.items.echo import parse_echo
+from holdfast.api.items.echo import parse_echo, style_of
 from holdfast.api.items.fold import ResponseFold
-from holdfast.api.items.items import Item, ItemNames, ItemPlace, items_of, parse_item_id
+from holdfast.api.items.items import Item, ItemNames, ItemPlace, parse_item_id
+from holdfast.api.items.said import items_of
 from holdfast.api.service import Service
 from holdfast.errors import NotFoundError
 from holdfast.messages import Message, SystemMessage
@@ -18,7 +19,7 @@ def input_items(record: RunRecord, *, sealed: bool) -> list[Item]:
     names = ItemNames(record.id)
     system = parse_echo(record.echo).system
     messages: Sequence[Message] = (*((SystemMessage(text=system),) if system else ()), *record.input)
-    return [item for message in messages for item in items_of(message, names, sealed=sealed)]
+    return items_of([(message, names) for message in messages], style_of(record, sealed=sealed))
 
 
 async def resolve_references(service: Service, given: Any, at: str = "input") -> Any:
@@ -45,8 +46,7 @@ def _is_reference(item: dict[str, Any]) -> bool:
 
 async def _find_item(service: Service, name: str, at: str) -> Item:
     place = parse_item_id(name)
-    items = await _items_beside(service, place) if place is not None else []
-    for item in items[place.index : place.index + 1] if place is not None else ():
+    for item in await _items_beside(service, place) if place is not None else ():
         if item["id"] == name:
             return item
     raise NotFoundError(f"There is no item {name[:200]!r}.", param=at, code="item_not_found")
@@ -56,11 +56,11 @@ async def _items_beside(service: Service, place: ItemPlace) -> list[Item]:
     """The items of the run or the message that an item belongs to."""
     if isinstance(place.of, int):
         path = await service.store.path(place.of)
-        return items_of(path[-1].message, ItemNames(place.of), sealed=True) if path else []
+        return items_of([(stored.message, ItemNames(stored.id)) for stored in path], service.item_style(sealed=True))
     view = await service.supervisor.find(place.of) if await service.store.use_response(place.of) else None
     if view is None:
         return []
     if place.is_input:
         return input_items(view.record, sealed=True)
-    fold = ResponseFold(place.of, client_tools=frozenset(view.record.client_tools), sealed=True)
+    fold = ResponseFold(place.of, style_of(view.record, sealed=True))
     return (await fold_log(service.store, place.of, fold)).render()

@@ -15,7 +15,8 @@ from holdfast.agents.request import RunRequest
 from holdfast.api.answers import json_answer
 from holdfast.api.items.encrypted_content import SealedSummary, seal
 from holdfast.api.items.input import SUMMARY_OF_EARLIER, check_calls
-from holdfast.api.items.items import ItemNames, items_of
+from holdfast.api.items.items import ItemNames
+from holdfast.api.items.said import items_of
 from holdfast.api.requests.body import convert, read_object
 from holdfast.api.requests.targets import served_model
 from holdfast.api.responses.chain import join_texts
@@ -50,6 +51,10 @@ async def compact_response(request: Request) -> Response:
     """Summarise a conversation into items that a later request can begin with."""
     service = service_of(request)
     body = convert(await read_object(request), CompactResponse)
+    if body.model is None:
+        raise RequestError(
+            "model is missing: which should make the summary?", param="model", code="missing_required_parameter"
+        )
     messages = await _read_messages(service, body)
     run = make_run_id()
     started = await service.supervisor.start(
@@ -72,7 +77,7 @@ async def compact_response(request: Request) -> Response:
         why = outcome_message(transcript.outcome) if transcript.outcome is not None else "It did not end."
         raise RequestError(f"The conversation could not be summarised: {why}", status=502, code="compaction_failed")
     names = ItemNames(run)
-    output = [item for said in messages if _is_kept(said) for item in items_of(said, names)]
+    output = items_of([(said, names) for said in messages if _is_kept(said)], service.item_style(sealed=False))
     summary = seal(SealedSummary(text=transcript.text.strip()))
     output.append({"id": f"cmp_{run.removeprefix('run_')}", "type": "compaction", "encrypted_content": summary})
     compacted = {

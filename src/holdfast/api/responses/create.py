@@ -18,7 +18,8 @@ from holdfast.api.requests.targets import (
     trace_parent,
 )
 from holdfast.api.responses.chain import Position, find_position, join_texts
-from holdfast.api.responses.schema import Wanted, repeat_parameters
+from holdfast.api.responses.parameters import repeat_parameters
+from holdfast.api.responses.schema import Wanted
 from holdfast.api.service import Service
 from holdfast.errors import RequestError
 from holdfast.ids import make_run_id
@@ -74,6 +75,7 @@ def build_run_request(
     on_disconnect = "continue" if body.background else parse_on_disconnect(body.on_disconnect)
     if on_disconnect is None:
         on_disconnect = default_on_disconnect(connection, stream=bool(body.stream))
+    style = service.item_style(sealed=False)
     parameters = repeat_parameters(wanted, instructions=instructions, previous_response=position.previous_response)
     return RunRequest(
         run=make_run_id(),
@@ -103,6 +105,9 @@ def build_run_request(
                 response=parameters,
                 sealed=ENCRYPTED_REASONING in (body.include or ()),
                 own_events=OWN_EVENTS in (body.include or ()),
+                tool_items=style.tool_items,
+                text_outputs=style.text_outputs,
+                custom_tools=wanted.custom_tools,
                 beat_seconds=service.settings.server.keepalive_seconds,
                 system=parsed.system,
                 carried_system=position.carried,

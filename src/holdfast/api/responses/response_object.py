@@ -9,8 +9,9 @@ from typing import Any, Literal, assert_never
 import msgspec
 
 from holdfast.api.extras import extras_of
-from holdfast.api.items.echo import parse_echo
+from holdfast.api.items.echo import parse_echo, style_of
 from holdfast.api.items.fold import FoldWriter, ResponseFold
+from holdfast.api.items.items import ItemStyle
 from holdfast.api.items.outputs import MessageItem
 from holdfast.ids import RunId, response_id
 from holdfast.messages import Usage
@@ -35,8 +36,7 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     """The one that was asked for."""
     parameters: dict[str, Any]
-    client_tools: frozenset[str]
-    sealed: bool
+    style: ItemStyle
     own_events: bool
     beat_seconds: float
     extras_key: str
@@ -50,8 +50,7 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
         """The fold that makes this response's output."""
         return ResponseFold(
             self.run,
-            client_tools=self.client_tools,
-            sealed=self.sealed,
+            self.style,
             own_events=self.extras_key if self.own_events else None,
             writer=writer,
         )
@@ -65,8 +64,7 @@ def envelope_of(record: RunRecord, extras_key: str) -> Envelope:
         created_at=record.created_at,
         model=record.model,
         parameters=echo.response,
-        client_tools=frozenset(record.client_tools),
-        sealed=echo.sealed,
+        style=style_of(record),
         own_events=echo.own_events,
         beat_seconds=echo.beat_seconds,
         extras_key=extras_key,
@@ -122,7 +120,8 @@ def render_response(
         "incomplete_details": _incomplete_details(outcome),
         "model": fold.model or envelope.model,
         "output": fold.render(),
-        "usage": render_usage(fold.usage) if outcome is not None else None,
+        # So far: one of the two schemas demands it from the start, the other allows no null.
+        "usage": render_usage(fold.usage),
         **envelope.parameters,
     }
     if outcome is not None and status != "completed":
@@ -149,23 +148,25 @@ def _error(outcome: Outcome | None) -> dict[str, Any] | None:
     # The SDKs' set of codes is closed; the provider's own is in the extras.
     match outcome.status:
         case 429:
-            code = "rate_limit_exceeded"
+            kind, code = "rate_limit_error", "rate_limit_exceeded"
         case 400 | 413 | 422:
-            code = "invalid_prompt"
+            kind, code = "invalid_request_error", "invalid_prompt"
+        case 401 | 403:
+            kind, code = "authentication_error", "server_error"
+        case 404:
+            kind, code = "invalid_request_error", "server_error"
         case _:
-            code = "server_error"
-    return {"code": code, "message": outcome.message}
+            kind, code = "server_error", "server_error"
+    return {"type": kind, "code": code, "message": outcome.message, "param": None}
 
 
 def _incomplete_details(outcome: Outcome | None) -> dict[str, Any] | None:
     match outcome:
         case None | Completed() | Failed() | RequiresAction(reason="client_tools"):
             return None
-        case Incomplete(reason="content_filter"):
-            return {"reason": "content_filter"}
         case Incomplete() | Cancelled() | RequiresAction():
-            # The SDKs' set of reasons is closed, and some take an answer without a reason for a whole one. So this is
-            # the nearest word that says "cut off", as `length` is in chat; the true reason is in the extras.
-            return {"reason": "max_output_tokens"}
+            # The true one, though the SDKs' types name two alone: a client that shows it to its user must not speak
+            # of a token limit when a connection was lost.
+            return {"reason": outcome.reason}
         case _:
             assert_never(outcome)

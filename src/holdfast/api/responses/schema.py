@@ -1,4 +1,4 @@
-"""What may come in at POST /v1/responses, and what of it the answer repeats (P1, P2, P10).
+"""What may come in at POST /v1/responses (P1, P10).
 
 Unknown fields are passed over; known ones that cannot be honoured are refused by name. Sits on the vocabulary and
 `upstream.port`; no I/O.
@@ -10,6 +10,7 @@ import msgspec
 
 from holdfast.agents.request import LanePolicy
 from holdfast.api.chat_messages import parse_function
+from holdfast.api.items.foreign import is_foreign
 from holdfast.api.requests.body import convert
 from holdfast.api.requests.options import as_tool_choice, schema_format
 from holdfast.config import Count
@@ -24,7 +25,7 @@ Penalty = Annotated[float, msgspec.Meta(ge=-2, le=2)]
 HOSTED_TOOLS: Final = frozenset(
     """
     web_search web_search_preview file_search code_interpreter image_generation computer computer_use_preview mcp
-    local_shell shell apply_patch custom namespace tool_search
+    local_shell shell apply_patch namespace tool_search
     """.split()
 )
 """Kinds of tools that some clients name in every request and that live at OpenAI. A client that could do without them
@@ -95,12 +96,24 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     options: Options
 
     @property
+    def custom_tools(self) -> tuple[str, ...]:
+        """Those of the client's tools that take a text in place of JSON."""
+        return tuple(tool["name"] for tool in self.body.tools or () if tool["type"] == "custom")
+
+    @property
     def warning(self) -> str | None:
-        """What the client should know: tools it asked for that are not here."""
-        kinds = {str(tool["type"]) for tool in self.body.tools or () if tool.get("type") in HOSTED_TOOLS}
-        if not kinds:
-            return None
-        return f"These tools are not available here and were left out: {', '.join(sorted(kinds))}."
+        """What the client should know: tools it asked for that are not here, and items that are only noted."""
+        tools = {str(tool["type"]) for tool in self.body.tools or () if tool["type"] in HOSTED_TOOLS}
+        items = {str(item["type"]) for item in _listed(self.body.input) if is_foreign(item)}
+        warnings = []
+        if tools:
+            warnings.append(f"These tools are not available here and were left out: {', '.join(sorted(tools))}.")
+        if items:
+            warnings.append(
+                f"These items are of other systems; the model is told in a few words, or not at all: "
+                f"{', '.join(sorted(items))}."
+            )
+        return " ".join(warnings) or None
 
     @property
     def is_stored(self) -> bool:
@@ -159,6 +172,10 @@ def parse_create(raw: dict[str, Any]) -> Wanted:
     )
 
 
+def _listed(given: Any) -> list[dict[str, Any]]:
+    return [item for item in given if isinstance(item, dict)] if isinstance(given, list) else []
+
+
 def _parse_conversation(given: str | dict[str, Any] | None) -> str | None:
     name = given.get("id") if isinstance(given, dict) else given
     if name is None and given is None:
@@ -173,7 +190,7 @@ def _parse_conversation(given: str | dict[str, Any] | None) -> str | None:
 
 
 def parse_tools(raw: list[Any] | None) -> tuple[ToolSpec, ...]:
-    """The client's own function tools (C11). Tools that OpenAI hosts are passed over; `warning` says so.
+    """The client's own tools (C11), functions and custom ones. Those that OpenAI hosts are passed over, with a warning.
 
     Raises:
         RequestError: one is malformed, or of a kind that this server does not have.
@@ -185,24 +202,45 @@ def parse_tools(raw: list[Any] | None) -> tuple[ToolSpec, ...]:
             raise RequestError(f"{at} must be an object.", param=at, code="invalid_value")
         if tool.get("type") in HOSTED_TOOLS:
             continue
-        if tool.get("type") != "function":
-            raise RequestError(
-                f"Tools of type {str(tool.get('type'))[:100]!r} are not supported here; send function tools. The "
-                "agent's own tools need not be named.",
-                param=f"{at}.type",
-                code="unsupported_tool_type",
-            )
-        spec = parse_function(tool, at)
+        match tool.get("type"):
+            case "function":
+                spec = parse_function(tool, at)
+            case "custom":
+                spec = _parse_custom(tool, at)
+            case kind:
+                raise RequestError(
+                    f"Tools of type {str(kind)[:100]!r} are not supported here; send function tools. The "
+                    "agent's own tools need not be named.",
+                    param=f"{at}.type",
+                    code="unsupported_tool_type",
+                )
         if spec.name in specs:
             raise RequestError(f"{at}.name is there twice: {spec.name}.", param=f"{at}.name", code="invalid_value")
         specs[spec.name] = spec
     return tuple(specs.values())
 
 
+def _parse_custom(tool: dict[str, Any], at: str) -> ToolSpec:
+    """A tool that takes a text: most models know functions alone, so it is shown to them as one of a single string."""
+    named = parse_function({"name": tool.get("name"), "description": tool.get("description")}, at)
+    about: dict[str, Any] = {"type": "string", "description": "The tool's whole input, as plain text."}
+    match tool.get("format"):
+        case {"type": "grammar", "definition": str(definition), **rest}:
+            about["description"] = (
+                f"The tool's whole input. It must fit this {rest.get('syntax')} grammar:\n{definition}"
+            )
+        case _:
+            pass
+    schema = {"type": "object", "properties": {"input": about}, "required": ["input"], "additionalProperties": False}
+    return msgspec.structs.replace(named, parameters=schema)
+
+
 def _parse_tool_choice(
     given: str | dict[str, Any] | None, tools: tuple[ToolSpec, ...]
 ) -> tuple[ToolChoice | None, tuple[ToolSpec, ...], bool]:
     """The choice, the client's tools that are left by it, and whether the server's are."""
+    if isinstance(given, dict) and given.get("type") == "custom":
+        given = {**given, "type": "function"}
     choice = as_tool_choice(given)
     if given is None or choice is not None:
         return choice, tools, True
@@ -241,66 +279,3 @@ def _parse_format(given: dict[str, Any] | None) -> ResponseFormat | None:
                 param="text.format",
                 code="invalid_value",
             )
-
-
-def repeat_parameters(wanted: Wanted, *, instructions: str | None, previous_response: str | None) -> dict[str, Any]:
-    """The request's parameters as every answer about it repeats them; all that the schema demands are there."""
-    body = wanted.body
-    text, reasoning = body.text or TextParams(), body.reasoning or ReasoningParams()
-    return {
-        "previous_response_id": previous_response,
-        "conversation": {"id": wanted.conversation} if wanted.conversation is not None else None,
-        "instructions": instructions,
-        "tools": [_repeat_tool(tool) for tool in body.tools or () if tool["type"] == "function"],
-        "tool_choice": _repeat_choice(body.tool_choice),
-        "parallel_tool_calls": body.parallel_tool_calls is not False,
-        "text": {
-            "format": _repeat_format(text.format),
-            **({"verbosity": text.verbosity} if text.verbosity is not None else {}),
-        },
-        "reasoning": {"effort": reasoning.effort, "summary": reasoning.summary},
-        "metadata": body.metadata or {},
-        "max_output_tokens": body.max_output_tokens,
-        "max_tool_calls": body.max_tool_calls,
-        "temperature": body.temperature if body.temperature is not None else 1.0,
-        "top_p": body.top_p if body.top_p is not None else 1.0,
-        "presence_penalty": body.presence_penalty or 0.0,
-        "frequency_penalty": body.frequency_penalty or 0.0,
-        "top_logprobs": body.top_logprobs or 0,
-        "truncation": body.truncation or "disabled",
-        "store": wanted.is_stored,
-        "background": bool(body.background),
-        # Whatever was asked for: there is but one.
-        "service_tier": "default",
-        "user": body.user,
-        "safety_identifier": body.safety_identifier,
-        "prompt_cache_key": body.prompt_cache_key,
-    }
-
-
-def _repeat_tool(tool: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "type": "function",
-        "name": tool["name"],
-        "description": tool.get("description"),
-        "parameters": tool.get("parameters"),
-        "strict": tool.get("strict"),
-    }
-
-
-def _repeat_choice(choice: str | dict[str, Any] | None) -> str | dict[str, Any]:
-    if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
-        return {**choice, "mode": choice.get("mode") or "auto"}
-    return choice or "auto"
-
-
-def _repeat_format(given: dict[str, Any] | None) -> dict[str, Any]:
-    if given is None or given.get("type") != "json_schema":
-        return {"type": given["type"] if given else "text"}
-    return {
-        "type": "json_schema",
-        "name": given["name"],
-        "description": given.get("description"),
-        "schema": given["schema"],
-        "strict": bool(given.get("strict")),
-    }

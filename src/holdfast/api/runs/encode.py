@@ -1,4 +1,4 @@
-"""A run and its log in the runs API's words (J1): the log's own events, as they are.
+"""A run and its log in the runs API's words (J1): the log's own events, as they are, but for half a call's arguments.
 
 Sits on the vocabulary and the runs layer; knows no request.
 """
@@ -10,10 +10,10 @@ import msgspec
 
 from holdfast.api.streams.encoder import KEEPALIVE
 from holdfast.errors import HoldfastError
-from holdfast.events import Batch, Event, RunEnded, TextAdded, event_name
+from holdfast.events import ArgumentsAdded, Batch, Event, RunEnded, TextAdded, event_name
 from holdfast.ids import EventNumber
 from holdfast.messages import Usage
-from holdfast.outcomes import Failed, Outcome, outcome_message, outcome_name, outcome_reason
+from holdfast.outcomes import Failed, Outcome, RequiresAction, outcome_message, outcome_name, outcome_reason
 from holdfast.runs.log.transcript import Transcript
 from holdfast.runs.view import RunView
 
@@ -54,6 +54,11 @@ class RunEventsEncoder:
 
 
 def _frame(number: int, event: Event, at: bytes) -> bytes:
+    if type(event) is ArgumentsAdded:
+        # How much, not what: a client that is handed half a call might complete it and carry it out (U13).
+        size = len(event.text.encode("utf-8", "surrogatepass"))
+        said = {"type": event_name(event), "index": event.index, "bytes": size}
+        return b"id: %d\nevent: %s\ndata: %s%s" % (number, event_name(event).encode(), _encode(said)[:-1], at)
     return b"id: %d\nevent: %s\ndata: %s%s" % (number, event_name(event).encode(), _encode(event)[:-1], at)
 
 
@@ -107,6 +112,17 @@ def encode_run(view: RunView) -> dict[str, Any]:
         ],
         "metadata": record.metadata,
     }
+
+
+def encode_calls(transcript: Transcript) -> list[dict[str, Any]]:
+    """C11: the calls that wait for the client; none unless the run ended for them."""
+    outcome = transcript.outcome
+    waiting = outcome.calls if isinstance(outcome, RequiresAction) else ()
+    return [
+        {"call_id": call.id, "name": call.name, "arguments": call.arguments}
+        for call in transcript.pending_calls()
+        if call.id in waiting
+    ]
 
 
 def encode_tools(transcript: Transcript) -> list[dict[str, Any]]:

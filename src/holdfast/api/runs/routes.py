@@ -17,6 +17,7 @@ from holdfast.api.requests.targets import named_session, served_model, session_k
 from holdfast.api.routing import ApiRoute
 from holdfast.api.runs.encode import (
     RunEventsEncoder,
+    encode_calls,
     encode_outcome,
     encode_run,
     encode_tools,
@@ -123,7 +124,7 @@ async def list_runs(request: Request) -> Response:
 
 
 async def get_run(request: Request) -> Response:
-    """One run, with its input, its whole answer so far and its tools."""
+    """One run, with its input, its whole answer so far, its tools and the calls that wait for the client."""
     service = service_of(request)
     view = await service.supervisor.get(_run_of(request))
     transcript = await view.read_transcript()
@@ -133,6 +134,7 @@ async def get_run(request: Request) -> Response:
         "text": transcript.text,
         "input": [encode_message(message) for message in view.record.input],
         "tools": encode_tools(transcript),
+        "calls": encode_calls(transcript),
     }
     return json_answer(said, headers=run_headers(service, view.run, view.record.session))
 

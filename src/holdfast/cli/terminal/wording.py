@@ -22,6 +22,7 @@ from holdfast.events import (
     ToolCallAnnotated,
     ToolCallBegan,
     ToolCallDropped,
+    ToolCallReady,
     ToolFinished,
     ToolStarted,
     TurnCut,
@@ -106,6 +107,7 @@ def describe(event: Event, labels: dict[str, str]) -> Line | None:
             | ReasoningSigned()
             | ToolCallBegan()
             | ArgumentsAdded()
+            | ToolCallReady()
             | ToolCallAnnotated()
             | Answered()
             | RunStarted()

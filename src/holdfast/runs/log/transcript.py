@@ -28,7 +28,7 @@ from holdfast.events import (
 from holdfast.ids import CallId, RunId, SessionId
 from holdfast.messages import AssistantMessage, Message, ToolCall, ToolMessage, Usage
 from holdfast.outcomes import Outcome
-from holdfast.turns import TurnFold
+from holdfast.turns import OpenCall, TurnFold
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +147,13 @@ class Transcript:
                 self.results[event.call_id] = event
                 self.approvals.pop(event.call_id, None)
                 self._messages.append(
-                    ToolMessage(call_id=event.call_id, name=event.name, output=event.output, failed=event.failed)
+                    ToolMessage(
+                        call_id=event.call_id,
+                        name=event.name,
+                        output=event.output,
+                        failed=event.failed,
+                        by_server=True,
+                    )
                 )
             case ApprovalAsked():
                 self.approvals[event.call_id] = WaitingApproval(
@@ -177,13 +183,18 @@ class Transcript:
             self._turn = None
 
     def _turn_message(self, turn: TurnFold) -> AssistantMessage:
-        # A turn that the provider never ended has no calls to carry out, whatever has arrived of them (U13).
-        return turn.message(with_calls=turn.answered is not None and not self._turn_dropped)
+        # A turn that the provider never ended, or cut, has no calls, whatever has arrived of them (U13).
+        return turn.message(with_calls=not turn.open_calls)
 
     @property
     def turn(self) -> TurnFold | None:
         """The turn that is going on."""
         return self._turn
+
+    @property
+    def half_calls(self) -> tuple[OpenCall, ...]:
+        """The calls of the running turn that will never be whole, should it end now; those that have a receipt not."""
+        return () if self._turn is None or self._turn_dropped else self._turn.open_calls
 
     @property
     def text(self) -> str:

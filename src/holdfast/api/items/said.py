@@ -1,0 +1,131 @@
+"""Messages as items: what was said in a stored conversation, or sent as a request's input (P2, P6, P10).
+
+A call that the server carried out is one item, which stands where its result stands: whoever finds the result in a
+conversation has the call before it. Used by `input_items`, conversations and compaction. Sits on `items`; no I/O.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, assert_never
+
+from holdfast.api.items.encrypted_content import seal_reasoning
+from holdfast.api.items.items import (
+    Item,
+    ItemNames,
+    ItemStatus,
+    ItemStyle,
+    call_item,
+    custom_call_item,
+    message_item,
+    output_item,
+    output_text,
+    reasoning_item,
+    server_call_item,
+)
+from holdfast.ids import CallId
+from holdfast.messages import (
+    AssistantMessage,
+    Image,
+    Message,
+    Reasoning,
+    SystemMessage,
+    Text,
+    ToolCall,
+    ToolMessage,
+    UserMessage,
+)
+
+Named = tuple[Message, ItemNames]
+"""A message, and who gives its items their ids."""
+
+
+def items_of(said: Sequence[Named], style: ItemStyle) -> list[Item]:
+    """Messages as items: one, several for an assistant's turn, or none for what is not shown."""
+    shown: list[Item] = []
+    ours = _answered_by_server(message for message, _ in said)
+    calls: dict[CallId, ToolCall] = {}
+    """Those whose result is the server's."""
+    for place, (message, names) in enumerate(said):
+        match message:
+            case SystemMessage():
+                shown.append(message_item(names.take("msg"), [_input_text(message.text)], "system", "completed"))
+            case UserMessage():
+                content = [_input_text(p.text) if isinstance(p, Text) else _input_image(p) for p in message.parts]
+                shown.append(message_item(names.take("msg"), content, "user", "completed"))
+            case ToolMessage():
+                call = calls.pop(message.call_id, None)
+                shown += _result_items(message, call, names, style)
+            case AssistantMessage():
+                calls |= {call.id: call for call in message.tool_calls if (place, call.id) in ours}
+                for part in message.parts:
+                    is_ours = isinstance(part, ToolCall) and (place, part.id) in ours
+                    shown += _part_items(part, names, style, is_ours=is_ours)
+            case _:
+                assert_never(message)
+    return shown
+
+
+def _answered_by_server(messages: Iterable[Message]) -> set[tuple[int, CallId]]:
+    """The calls whose result is the server's, by the place of their message: a provider may use an id again."""
+    newest: dict[CallId, int] = {}
+    ours: set[tuple[int, CallId]] = set()
+    for place, message in enumerate(messages):
+        if isinstance(message, AssistantMessage):
+            newest |= {call.id: place for call in message.tool_calls}
+        elif isinstance(message, ToolMessage) and message.by_server and message.call_id in newest:
+            ours.add((newest[message.call_id], message.call_id))
+    return ours
+
+
+def _result_items(result: ToolMessage, call: ToolCall | None, names: ItemNames, style: ItemStyle) -> list[Item]:
+    if not result.by_server:
+        return [output_item(names.take("fco"), result.call_id, result.output, "completed")]
+    if call is None or not _is_shown(call, style):
+        return []
+    if style.tool_items == "function_call":
+        name = names.take("fco")
+        return [output_item(name, result.call_id, result.output, "completed", as_text=style.text_outputs)]
+    error = result.output if result.failed else None
+    status: ItemStatus = "failed" if result.failed else "completed"
+    return [server_call_item(names.take("mcp"), call, status, output=result.output, error=error)]
+
+
+def _part_items(part: Text | Reasoning | ToolCall, names: ItemNames, style: ItemStyle, *, is_ours: bool) -> list[Item]:
+    match part:
+        case Text():
+            return [message_item(names.take("msg"), [output_text(part.text)], "assistant", "completed")]
+        case Reasoning():
+            content = seal_reasoning(part.summary, part.metadata) if style.sealed else None
+            return [reasoning_item(names.take("rs"), [part.text] if part.text else [], content, "completed")]
+        case ToolCall() if is_ours and (style.tool_items == "mcp_call" or not _is_shown(part, style)):
+            names.skip()
+            return []
+        case ToolCall() if part.name in style.custom_tools:
+            return [custom_call_item(names.take("ctc"), part, "completed")]
+        case ToolCall():
+            return [call_item(names.take("fc"), part, "completed")]
+        case _:
+            assert_never(part)
+
+
+def _is_shown(call: ToolCall, style: ItemStyle) -> bool:
+    return call.is_whole and not style.hides(call.name)
+
+
+def _input_text(text: str) -> dict[str, Any]:
+    return {"type": "input_text", "text": text}
+
+
+def _input_image(image: Image) -> dict[str, Any]:
+    return {"type": "input_image", "image_url": image.url, "detail": image.detail or "auto"}
+
+
+def take_out(message: Message, index: int) -> Message:
+    """A message without its nth item. One that has no item left stays as an empty one, and keeps its place."""
+    parts = message.parts if isinstance(message, AssistantMessage) else ()
+    return AssistantMessage(parts=tuple(part for number, part in enumerate(parts) if number != index))
+
+
+def take_call_out(message: AssistantMessage, call: CallId) -> AssistantMessage:
+    """A message without one of its calls."""
+    kept = (part for part in message.parts if not (isinstance(part, ToolCall) and part.id == call))
+    return AssistantMessage(parts=tuple(kept))
