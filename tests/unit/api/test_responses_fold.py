@@ -315,21 +315,23 @@ def test_every_outcome_has_its_status_and_its_last_event(outcome: Outcome, statu
 
 
 @pytest.mark.parametrize(
-    ("status", "code"),
+    ("status", "kind", "code"),
     [
-        (429, "rate_limit_exceeded"),
-        (400, "invalid_prompt"),
-        (413, "invalid_prompt"),
-        (422, "invalid_prompt"),
-        (401, "server_error"),
-        (500, "server_error"),
-        (None, "server_error"),
+        (429, "rate_limit_error", "rate_limit_exceeded"),
+        (400, "invalid_request_error", "invalid_prompt"),
+        (413, "invalid_request_error", "invalid_prompt"),
+        (422, "invalid_request_error", "invalid_prompt"),
+        (401, "authentication_error", "server_error"),
+        (500, "server_error", "server_error"),
+        (None, "server_error", "server_error"),
     ],
 )
-def test_a_failure_has_the_nearest_code_that_the_sdks_know(status: int | None, code: str) -> None:
+def test_a_failure_has_its_kind_and_the_nearest_code_that_the_sdks_know(
+    status: int | None, kind: str, code: str
+) -> None:
     """C18.a, P2.b: with the provider's own words."""
     failed = ended(Failed(reason="upstream_error", message="They said no.", status=status))
-    assert fold([BEGAN, failed])["error"] == {"code": code, "message": "They said no."}
+    assert fold([BEGAN, failed])["error"] == {"type": kind, "code": code, "message": "They said no."}
 
 
 def test_a_filtered_answer_says_so_and_any_other_cut_is_the_nearest_word() -> None:

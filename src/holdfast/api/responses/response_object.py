@@ -9,6 +9,7 @@ from typing import Any, Literal, assert_never
 import msgspec
 
 from holdfast.api.extras import extras_of
+from holdfast.api.failures import error_type
 from holdfast.api.items.echo import parse_echo
 from holdfast.api.items.fold import FoldWriter, ResponseFold
 from holdfast.api.items.outputs import MessageItem
@@ -154,7 +155,7 @@ def _error(outcome: Outcome | None) -> dict[str, Any] | None:
             code = "invalid_prompt"
         case _:
             code = "server_error"
-    return {"code": code, "message": outcome.message}
+    return {"type": error_type(outcome), "code": code, "message": outcome.message}
 
 
 def _incomplete_details(outcome: Outcome | None) -> dict[str, Any] | None:
