@@ -247,10 +247,7 @@ class HttpUpstream:
         return self._without_secrets(error)
 
     def _without_secrets(self, error: _E) -> _E:
-        error.message = self._redactor.redact(error.message)
-        error.args = (error.message,)
-        if isinstance(error, ProviderRefusedError) and error.code is not None:
-            error.code = self._redactor.redact(error.code)
+        error.rephrase(self._redactor.redact)
         return error
 
     def _lost(self, error: BaseException) -> UpstreamError:
