@@ -31,8 +31,12 @@ class Case:
     reason: str | None = "stream_interrupted"
     finish: Finish = "length"
     tries: Tries = 1
+    status: int = 200
+    """Of a plain answer."""
+    kind: str | None = None
+    """The type of the error, where it is told as one."""
     says_nothing: bool = False
-    """The model calls its tool without a word before it."""
+    """The model says nothing before it calls its tool, or is cut off."""
 
     @property
     def name(self) -> str:
@@ -43,11 +47,6 @@ class Case:
     def reply(self) -> Reply:
         calls = (CALL,) if "tool_call" in self.fault else ()
         return Reply(text="" if self.says_nothing else TEXT, calls=calls, fault=Fault(self.fault, self.n))
-
-    @property
-    def status(self) -> int:
-        """Of a plain chat completion."""
-        return 502 if self.finish == "error" else 200
 
     @property
     def response_status(self) -> str:
@@ -72,12 +71,20 @@ def lost(fault: FaultName, n: int | None = None, text: str = "One two three") ->
 
 def gone(fault: FaultName, n: int | None = None) -> Case:
     """The connection is lost before the first delta: tried twice more (U8), then failed."""
-    return Case(fault, n, "", "failed", "upstream_disconnected", "error", 3)
+    return Case(fault, n, "", "failed", "upstream_disconnected", "error", 3, 502, "server_error")
 
 
-def refused(fault: FaultName, n: int | None = None, tries: Tries = 1, text: str = "") -> Case:
+def refused(
+    fault: FaultName,
+    n: int | None = None,
+    tries: Tries = 1,
+    text: str = "",
+    *,
+    status: int = 502,
+    kind: str = "server_error",
+) -> Case:
     """The provider says no (U9)."""
-    return Case(fault, n, text, "failed", "upstream_error", "error", tries)
+    return Case(fault, n, text, "failed", "upstream_error", "error", tries, status, kind)
 
 
 WARNING = "Stream stalled mid tool-call (write_file): the action was not carried out."
@@ -105,19 +112,24 @@ MATRIX: tuple[Case, ...] = (
     whole("no_terminator"),
     whole("hang_after_finish"),
     Case("truncated", text=TEXT, reason="max_output_tokens"),
+    Case("truncated", reason="max_output_tokens", finish="error", status=502, kind="server_error", says_nothing=True),
     Case("content_filter", text=TEXT, reason="content_filter", finish="content_filter"),
     Case("refusal", text=TEXT, reason="content_filter", finish="content_filter"),
     refused("error_event"),
     refused("error_event", 2, text="One two"),
+    refused("limit_event", status=429, kind="rate_limit_error"),
+    refused("limit_event", 2, text="One two", status=429, kind="rate_limit_error"),
     gone("lost_event"),
     lost("lost_event", 2, text="One two"),
     whole("garbage"),
     whole("slow", 5),
-    refused("status", 400),
-    refused("status", 401),
-    refused("status", 403),
-    refused("status", 404),
-    refused("status", 429, tries=3),
+    refused("status", 400, status=400, kind="invalid_request_error"),
+    refused("status", 401, status=401, kind="authentication_error"),
+    refused("status", 403, status=403, kind="authentication_error"),
+    refused("status", 404, status=404, kind="invalid_request_error"),
+    refused("status", 413, status=413, kind="invalid_request_error"),
+    refused("status", 422, kind="invalid_request_error"),
+    refused("status", 429, tries=3, status=429, kind="rate_limit_error"),
     refused("status", 500, tries=3),
     refused("status", 503, tries=3),
     refused("status", 529, tries=3),
@@ -140,7 +152,7 @@ def render_document() -> str:
         text = "all of it" if case.text == TEXT else f"“{case.text}”".replace("\n\n", " ¶ ") if case.text else "none"
         lines.append(
             f"| {case.description} | {case.tries} | `{case.finish}` | {case.status} | `{case.response_status}` "
-            f"| {why} | {text} |"
+            f"| {why} | {f'`{case.kind}`' if case.kind else ''} | {text} |"
         )
     return "\n".join([*lines, _IN_THE_END])
 
@@ -150,21 +162,24 @@ _ABOUT = f"""\
 
 A model's stream can break in many ways. This table says what a client of Holdfast is told about each of them. It is
 made from the test that plays every row against a real server, with a provider of each of the three wire protocols,
-streamed and plain, over chat completions and responses; so it cannot say what the server does not do.
+streamed and plain, over chat completions, responses and runs, live and replayed; so it cannot say what the server does
+not do.
 `python -m tests.honesty` writes it anew.
 
 The provider means to say “{TEXT}”; in the rows about tool calls it then calls `write_file`. The
 server tries a failed call twice more, and only while the client has seen nothing.
 
 - **tries**: how often the provider is asked.
-- **chat**: the `finish_reason` of the stream; `error` comes with a top-level `error` object, so that SDKs raise.
-- **plain**: the HTTP status of the answer when it is not streamed, with the same `finish_reason`.
-- **responses**: the `status` of the response, streamed or not.
+- **chat**: the `finish_reason` of the stream; `error` comes with a top-level `error` object, so that SDKs raise, and
+  once more in a frame of its own, for clients that look only there.
+- **plain**: the HTTP status of an answer that is not streamed, of chat completions and of responses.
+- **responses**: the `status` of the response, streamed or stored.
 - **why**: `outcome` and `reason`, in the extras, in the runs API and in the metrics.
+- **error**: the `type` of the error, wherever there is one.
 - **text**: what the client has, to the letter; what is saved is the same.
 
-| the provider … | tries | chat | plain | responses | why | text |
-|---|--:|---|--:|---|---|---|"""
+| the provider … | tries | chat | plain | responses | why | error | text |
+|---|--:|---|--:|---|---|---|---|"""
 
 _IN_THE_END = """
 In no row is half a tool call carried out, in no row does a broken answer end with `stop` or `completed`, and after

@@ -66,8 +66,8 @@ class Answer:
 
     @property
     def chunks(self) -> list[dict[str, Any]]:
-        """The chunks of a chat stream."""
-        return [data for data in self.data if data != "[DONE]"]
+        """The chunks of a chat stream; the bare error that may follow them is none."""
+        return [data for data in self.data if data != "[DONE]" and "choices" in data]
 
     @property
     def text(self) -> str:

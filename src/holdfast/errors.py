@@ -25,6 +25,7 @@ HoldfastError
 Vocabulary: imports nothing of ours.
 """
 
+from collections.abc import Callable
 from typing import ClassVar
 
 
@@ -101,6 +102,11 @@ class KeyConflictError(RequestError):
 class UpstreamError(HoldfastError):
     """The model's side failed."""
 
+    def rephrase(self, told: Callable[[str], str]) -> None:
+        """Say it in other words: what a provider said may hold what must not be repeated."""
+        self.message = told(self.message)
+        self.args = (self.message,)
+
 
 class TransportLostError(UpstreamError):
     """The connection to the model was lost."""
@@ -131,6 +137,11 @@ class ProviderRefusedError(UpstreamError):
         self.retry_after_seconds = retry_after_seconds
         self.in_stream = False
         """It came inside an answer that had begun with 200: final at once, whatever its status (U9)."""
+
+    def rephrase(self, told: Callable[[str], str]) -> None:
+        """Its code too."""
+        super().rephrase(told)
+        self.code = None if self.code is None else told(self.code)
 
 
 class StreamingUnsupportedError(UpstreamError):

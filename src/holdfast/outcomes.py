@@ -14,6 +14,15 @@ IncompleteReason = Literal[
 FailedReason = Literal["upstream_error", "upstream_disconnected", "internal"]
 CancelledReason = Literal["user", "client_disconnect", "timeout", "shutdown", "replaced"]
 ActionReason = Literal["client_tools", "approval"]
+FailureKind = Literal[
+    "authentication_error",
+    "permission_error",
+    "invalid_request_error",
+    "not_found_error",
+    "rate_limit_error",
+    "server_error",
+]
+"""What a provider's no is about, whatever it called it."""
 
 
 class Completed(Value, frozen=True, kw_only=True, tag="completed", tag_field="outcome"):
@@ -33,9 +42,28 @@ class Failed(Value, frozen=True, kw_only=True, tag="failed", tag_field="outcome"
     reason: FailedReason
     message: str
     status: int | None = None
-    """The provider's HTTP status, when it gave one."""
+    """The provider's HTTP status; of an error inside a stream, the one that its name stands for."""
     code: str | None = None
     """The provider's own error code, when it gave one."""
+    retry_after_seconds: float | None = None
+    """When the provider wants to be asked again, if it said so."""
+
+    @property
+    def kind(self) -> FailureKind:
+        """What the provider's no is about; `server_error` where it is not a matter of what was asked, or by whom."""
+        match self.status:
+            case 401:
+                return "authentication_error"
+            case 402 | 403:
+                return "permission_error"
+            case 404:
+                return "not_found_error"
+            case 429:
+                return "rate_limit_error"
+            case int(status) if 400 <= status < 500 and status != 408:
+                return "invalid_request_error"
+            case _:
+                return "server_error"
 
 
 class Cancelled(Value, frozen=True, kw_only=True, tag="cancelled", tag_field="outcome"):

@@ -86,11 +86,9 @@ async def test_a_plain_failure_is_an_error(world: World, llm: Path) -> None:
     assert len(world.asked) == 1
 
 
-async def test_on_responses_the_tools_own_log_tells_a_failure(world: World, llm: Path) -> None:
-    """C18.a: the tool does not look at a response's status and prints what there is; the response says `failed`."""
+async def test_on_responses_a_plain_failure_is_an_error_too(world: World, llm: Path) -> None:
+    """C6.b: the tool does not look at a response's status; an HTTP error it sees, and its exit code is not 0."""
     world.says(Reply(text=TEXT, fault=Fault("error_event", 2)))
     ended = await ask(world, llm, "-m", "holdfast-responses", "--no-stream", "Hello?")
-    assert ended == Ended(0, "The cat\n", "")
-    [logged] = json.loads((await ask(world, llm, "logs", "-n", "1", "--json")).out)
-    assert logged["response_json"]["status"] == "failed"
-    assert "The model crashed" in logged["response_json"]["error"]["message"]
+    assert (ended.code, ended.out) == (1, "")
+    assert "The model crashed while it was answering." in ended.err

@@ -67,9 +67,9 @@ async def test_a_failure_is_thrown_with_its_message(world: World, node: Path) ->
     broken = Reply(text=TEXT, fault=Fault("error_event", 2))
     world.says(Reply(fault=Fault("status", 400)), broken, broken)
     seen = await play(world, node, "failure")
-    assert (seen["plain"]["name"], seen["plain"]["status"]) == ("InternalServerError", 502)
+    assert (seen["plain"]["name"], seen["plain"]["status"]) == ("BadRequestError", 400)
     assert "The request was malformed." in seen["plain"]["message"]
-    assert seen["plain"]["code"] == "agent_incomplete"
+    assert seen["plain"]["code"] == "scripted_400"
     assert CRASHED in seen["streamed"]["message"]
     assert seen["text"] == "The cat"
     assert CRASHED in seen["helped"]["message"]
@@ -109,7 +109,7 @@ async def test_a_retry_gets_the_answer_of_the_first_try(world: World, node: Path
 
 
 async def test_the_ai_sdk_sees_every_ending_as_what_it_is(world: World, node: Path) -> None:
-    """C3, C4.a, C5.a, C8.a, C11.a: named events and foreign frames are what it falls over; here it meets none."""
+    """C3, C4.a, C5.a, C5.b, C8.a, C11.a: named events and foreign frames are what it falls over; here it meets none."""
     (world.folder / "workspace" / "notes.txt").write_text("Feed the cat.")
     world.says(
         Reply(text=TEXT, reasoning="Hm."),
@@ -126,6 +126,6 @@ async def test_the_ai_sdk_sees_every_ending_as_what_it_is(world: World, node: Pa
         "servers": {"text": "Feed it.", "reasoning": "", "finish": "stop", "errors": []},
         "own": {"text": "It rains.", "reasoning": "", "finish": "stop", "errors": []},
         "cut": {"text": TEXT, "reasoning": "", "finish": "length", "errors": []},
-        "failed": {"text": "The cat", "reasoning": "", "finish": "error", "errors": [CRASHED]},
+        "failed": {"text": "The cat", "reasoning": "", "finish": "error", "errors": [CRASHED] * 2},
         "carriedOut": ["Oslo"],
     }

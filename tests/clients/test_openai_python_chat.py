@@ -182,16 +182,16 @@ async def test_an_answer_whose_model_was_lost_is_not_seen_as_whole(world: World)
 async def test_a_plain_failure_raises_with_its_message(world: World) -> None:
     """C6.a: what the provider said; a second try would not help, and none is made although two are allowed."""
     world.says(BROKEN)
-    with pytest.raises(openai.InternalServerError, match="The request was malformed") as caught:
+    with pytest.raises(openai.BadRequestError, match="The request was malformed") as caught:
         await world.openai(max_retries=2).chat.completions.create(model="holdfast", messages=HELLO)
-    assert caught.value.status_code == 502
-    assert caught.value.code == "agent_incomplete"
+    assert caught.value.status_code == 400
+    assert (caught.value.code, caught.value.type) == ("scripted_400", "invalid_request_error")
     assert caught.value.request_id
     assert len(world.asked) == 1
 
 
 async def test_a_failure_in_a_stream_raises_with_its_message(world: World) -> None:
-    """C5.a, C5.b: after the text that had come; never an end that looks like success."""
+    """C5.a, C5.c: after the text that had come; never an end that looks like success."""
     world.says(Reply(text=TEXT, fault=Fault("error_event", 2)), BROKEN)
     sdk = world.openai()
     text = ""

@@ -207,10 +207,13 @@ async def test_a_truncated_answer_is_seen_as_incomplete(world: World) -> None:
 
 
 async def test_a_failure_is_seen_as_one_with_the_text_that_had_come(world: World) -> None:
-    """P3.a, C18.a: status `failed` and the provider's words, plain, streamed; the helper does not call it complete."""
+    """P3.a, C6.b, C18.a: plain, it raises, and the response is kept; streamed, it is `failed`, for the helper too."""
     world.says(*[Reply(text=TEXT, fault=Fault("error_event", 2))] * 3)
     sdk = world.openai()
-    plain = await sdk.responses.create(model="holdfast", input="Hello?")
+    with pytest.raises(openai.InternalServerError, match="The model crashed") as caught:
+        await sdk.responses.create(model="holdfast", input="Hello?")
+    assert isinstance(caught.value.body, dict)
+    plain = await sdk.responses.retrieve(caught.value.body["response_id"])
     stream = await sdk.responses.create(model="holdfast", input="Hello?", stream=True)
     events = [event async for event in stream]
     last = events[-1]

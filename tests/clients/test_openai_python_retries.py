@@ -142,7 +142,7 @@ async def test_a_stream_that_is_cut_in_the_middle_raises(world: World) -> None:
 
 
 async def test_an_error_after_tools_have_run_is_not_retried(world: World) -> None:
-    """C6.d: `x-should-retry: false`: the SDK, allowed two more tries, does not repeat the work."""
+    """C6.g: `x-should-retry: false`: the SDK, allowed two more tries, does not repeat the work."""
     (world.folder / "workspace" / "notes.txt").write_text("Feed the cat.")
     world.says(Reply(calls=(tool_call("read_file", path="notes.txt"),)), Reply(fault=Fault("status", 503)))
     with pytest.raises(openai.InternalServerError, match="overloaded"):

@@ -63,7 +63,7 @@ async def how_it_ended(sdk: openai.AsyncOpenAI) -> str:
 
 
 async def test_a_chat_stream_that_did_not_end_well_never_looks_like_success(world: World) -> None:
-    """C5.b, R2.b: whatever happens, the SDK raises or sees `length` or `content_filter`: not `stop`, not silence."""
+    """C5.c, R2.b: whatever happens, the SDK raises or sees `length` or `content_filter`: not `stop`, not silence."""
     sdk = world.openai()
     seen = {}
     for fault in BAD_ENDINGS:

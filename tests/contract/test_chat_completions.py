@@ -217,7 +217,7 @@ async def test_a_truncated_plain_answer_says_so_in_its_headers_too() -> None:
 
 
 async def test_a_failure_in_a_stream_makes_official_clients_raise() -> None:
-    """C5.a, C5.b: finish_reason error, a top-level error object, extras, `[DONE]`."""
+    """C5.a, C5.c: finish_reason error, a top-level error object, extras, `[DONE]`."""
     async with serving([Reply(fault=Fault("status", 400))] * 2) as world:
         answer = await world.client.chat(stream=True)
         with pytest.raises(openai.APIError, match="malformed") as raised:
@@ -246,7 +246,7 @@ async def test_a_failure_without_usable_text_is_a_bad_gateway() -> None:
     assert answer.error["message"] == "The model is overloaded."
     assert answer.error["holdfast"].items() >= {"failed": True, "partial": False, "partial_text": ""}.items()
     assert answer.headers["X-Holdfast-Completed"] == "false"
-    assert "x-should-retry" not in answer.headers
+    assert answer.headers["x-should-retry"] == "false"
 
 
 async def test_a_provider_that_fails_after_text_leaves_the_text_in_the_error() -> None:
@@ -270,7 +270,7 @@ class BrokenUpstream:
 
 
 async def test_an_exception_inside_the_agent_is_a_server_error_with_its_message() -> None:
-    """C6.b: 500, and no stack trace."""
+    """C6.d: 500, and no stack trace."""
     async with serving_parts(upstream=BrokenUpstream()) as client:
         plain = await client.chat()
         streamed = await client.chat(stream=True)
@@ -283,7 +283,7 @@ async def test_an_exception_inside_the_agent_is_a_server_error_with_its_message(
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_connection_lost_after_text_is_an_interrupted_answer(stream: bool) -> None:
-    """C6.c: 200, length, `stream_interrupted`."""
+    """C6.e: 200, length, `stream_interrupted`."""
     async with serving([Reply(text="One two three four", fault=Fault("die_after", 3))]) as world:
         answer = await world.client.chat(stream=stream)
     assert (answer.status, answer.finish, answer.text) == (200, "length", "One two three")
@@ -293,7 +293,7 @@ async def test_a_connection_lost_after_text_is_an_interrupted_answer(stream: boo
 
 
 async def test_an_error_after_tools_have_run_tells_sdks_not_to_repeat_the_work(tmp_path: Path) -> None:
-    """C6.d: `x-should-retry: false`."""
+    """C6.g: `x-should-retry: false`."""
     script = [Reply(calls=(tool_call("write_file", path="a.txt", content="once"),)), Reply(fault=Fault("status", 500))]
     async with serving(script, agent=with_files(tmp_path)) as world:
         sdk = world.openai(max_retries=3)
@@ -1145,12 +1145,20 @@ TOLD: list[tuple[Outcome, str, str, int]] = [
     (RequiresAction(reason="client_tools", calls=CALLS), "tool_calls", "tool_calls", 200),
     (RequiresAction(reason="approval"), "length", "length", 200),
     (Incomplete(reason="content_filter"), "content_filter", "content_filter", 200),
-    (Incomplete(reason="max_output_tokens"), "length", "length", 200),
+    (Incomplete(reason="max_output_tokens"), "length", "error", 502),
     (Incomplete(reason="max_turns"), "length", "length", 200),
     (Incomplete(reason="max_tool_calls"), "length", "length", 200),
     (Incomplete(reason="stream_interrupted"), "length", "length", 200),
     (Incomplete(reason="server_restart"), "length", "length", 200),
     (Failed(reason="upstream_error", message="No."), "error", "error", 502),
+    *(
+        (Failed(reason="upstream_error", message="No.", status=status), "error", "error", told)
+        for status, told in ((400, 400), (401, 401), (403, 403), (404, 404), (413, 413), (429, 429))
+    ),
+    *(
+        (Failed(reason="upstream_error", message="No.", status=status), "error", "error", 502)
+        for status in (307, 402, 408, 422, 500, 503, 529)
+    ),
     (Failed(reason="upstream_disconnected", message="Gone."), "error", "error", 502),
     (Failed(reason="internal", message="Bug."), "error", "error", 500),
     (Cancelled(reason="user"), "length", "error", 502),
@@ -1184,10 +1192,13 @@ def test_every_outcome_has_one_way_to_be_told(outcome: Outcome, with_text: str, 
 
 REPEATED: list[tuple[Outcome, bool]] = [
     # outcome, could the same request, sent again, end better?
-    (Failed(reason="upstream_disconnected", message="Gone."), True),
     (Failed(reason="internal", message="Bug."), True),
-    *((Failed(reason="upstream_error", message="No.", status=status), True) for status in (408, 429, 500, 503)),
-    *((Failed(reason="upstream_error", message="No.", status=status), False) for status in (400, 401, 404, 499)),
+    (Failed(reason="upstream_disconnected", message="Gone."), False),
+    *(
+        (Failed(reason="upstream_error", message="No.", status=status), False)
+        for status in (400, 401, 404, 408, 429, 499, 500, 503)
+    ),
+    (Incomplete(reason="max_output_tokens"), False),
     (Cancelled(reason="shutdown"), True),
     (Cancelled(reason="user"), False),
     (Cancelled(reason="timeout"), False),
@@ -1197,7 +1208,7 @@ REPEATED: list[tuple[Outcome, bool]] = [
 
 @pytest.mark.parametrize(("outcome", "helps"), REPEATED, ids=str)
 def test_sdks_are_told_not_to_repeat_what_would_end_the_same_or_be_done_twice(outcome: Outcome, helps: bool) -> None:
-    """C6.d: `x-should-retry: false` after tools have run, and where a repetition is of no use; else they decide."""
+    """C6.f, C6.g: not after tools have run, nor what was tried again here or is of no use; else they decide."""
     for tools_ran in (False, True):
         problem = ending_of(outcome, has_text=False, tools_ran=tools_ran).problem
         assert problem is not None

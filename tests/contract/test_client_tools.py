@@ -103,7 +103,7 @@ async def test_results_that_are_sent_again_after_a_failure_are_shown_to_the_mode
 async def test_a_result_whose_call_is_gone_does_not_spoil_the_session() -> None:
     """C13.b: the provider refuses it once; what is said next in the session is answered."""
     async with serving([Reply(fault=parse_fault("400")), Reply(text="Hi.")]) as world:
-        assert (await world.client.post(CHAT, asked_to_pick(session_id="s"))).status == 502
+        assert (await world.client.post(CHAT, asked_to_pick(session_id="s"))).status == 400
         assert (await world.client.chat("Hello?", session_id="s")).text == "Hi."
         assert shown(world.provider.requests[1]) == [("user", "Hello?")]
 

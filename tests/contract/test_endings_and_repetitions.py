@@ -5,6 +5,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import openai
 import pytest
 
 from holdfast.api.requests.idempotency import LiveRequests
@@ -214,16 +215,19 @@ async def test_asking_only_for_the_headers_of_a_stream_does_not_wait_for_its_end
         assert b"text/event-stream" in answers
 
 
-async def test_a_question_that_an_sdk_repeats_after_failures_is_shown_to_the_model_once() -> None:
+async def test_a_question_that_is_repeated_after_failures_is_shown_to_the_model_once() -> None:
     """C13.b: in a named session each try is saved, and none of them has an answer but the last."""
     broken = Reply(fault=parse_fault("500"))
     async with serving([broken, broken, Reply(text="Hi."), Reply(text="Hi again.")]) as world:
-        sdk = world.openai(max_retries=2)
+        sdk = world.openai()
         asked: Any = {
             "model": "m",
             "messages": [{"role": "user", "content": "Hello?"}],
             "extra_body": {"session_id": "s"},
         }
+        for _ in range(2):
+            with pytest.raises(openai.InternalServerError):
+                await sdk.chat.completions.create(**asked)
         assert (await sdk.chat.completions.create(**asked)).choices[0].message.content == "Hi."
         assert world.provider.requests[2].body["messages"] == asked["messages"]
         assert (await sdk.chat.completions.create(**asked)).choices[0].message.content == "Hi again."

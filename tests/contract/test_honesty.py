@@ -1,4 +1,4 @@
-"""The honesty matrix: every fault, on every protocol and surface, streamed and plain, against a real server process."""
+"""The honesty matrix: every fault on every protocol and surface, streamed, plain and replayed, in a real server."""
 
 import asyncio
 import time
@@ -21,7 +21,8 @@ PROVIDERS: dict[str, WireProtocol] = {
     "responses": "responses",
     "messages": "anthropic_messages",
 }
-WAYS = tuple((surface, stream) for surface in ("chat", "responses") for stream in (True, False))
+ANSWERS = tuple((surface, stream) for surface in ("chat", "responses") for stream in (True, False))
+WAYS = (*ANSWERS, ("runs", True))
 CONFIG = """
 model = "chat/none"
 [agent]
@@ -44,6 +45,8 @@ class Played:
     """What one row came to, on one protocol and surface."""
 
     answer: Answer
+    again: Answer
+    """The same, asked for once more when it was over."""
     run: dict[str, Any]
     """The same run, read back through the runs API."""
     requests: list[RecordedRequest]
@@ -70,7 +73,7 @@ async def play(folder: Path) -> Matrix:
     def respond(request: RecordedRequest) -> Reply:
         return CASES[request.model.partition(".")[0]].reply
 
-    async with ScriptedProvider(respond) as provider:
+    async with ScriptedProvider(respond, remember=10_000) as provider:
         config = CONFIG.format(workspace=workspace)
         for name, protocol in PROVIDERS.items():
             config += f'[providers.{name}]\nprotocol = "{protocol}"\nbase_url = "{provider.url}"\napi_key = "k"\n'
@@ -91,8 +94,8 @@ async def play(folder: Path) -> Matrix:
             by_model.setdefault(f"{request.protocol}/{request.model}", []).append(request)
         played = {}
         for row, task in playing.items():
-            answer, answered_at, run = task.result()
-            played[row] = Played(answer, run, by_model[f"{PROVIDERS[row[1]]}/{_model(row)}"], answered_at)
+            answer, again, answered_at, run = task.result()
+            played[row] = Played(answer, again, run, by_model[f"{PROVIDERS[row[1]]}/{_model(row)}"], answered_at)
         await provider.closed()
         return Matrix(played, [file.name for file in workspace.iterdir()])
 
@@ -103,22 +106,30 @@ def _model(row: tuple[str, str, str, bool]) -> str:
     return f"{case}.{surface}.{'stream' if stream else 'plain'}"
 
 
-async def _ask(client: Client, gate: asyncio.Semaphore, row: tuple[str, str, str, bool]) -> tuple[Answer, float, Any]:
+async def _ask(
+    client: Client, gate: asyncio.Semaphore, row: tuple[str, str, str, bool]
+) -> tuple[Answer, Answer, float, Any]:
     _, provider, surface, stream = row
     body: dict[str, Any] = {"model": f"{provider}/{_model(row)}", "stream": stream}
+    path = {"chat": CHAT, "responses": "/v1/responses", "runs": "/v1/runs"}[surface]
+    asked = {"messages": [{"role": "user", "content": "Go on."}]} if surface == "chat" else {"input": "Go on."}
+    key = {"Idempotency_Key": f"{provider}/{_model(row)}"}
     async with gate:
-        if surface == "chat":
-            answer = await client.post(CHAT, {**body, "messages": [{"role": "user", "content": "Go on."}]})
-        else:
-            answer = await client.post("/v1/responses", {**body, "input": "Go on."})
+        answer = await client.post(path, {**body, **asked}, **key)
         answered_at = time.monotonic()
-        run = await client.get(f"/v1/runs/{answer.headers['X-Holdfast-Run-Id']}")
-    return answer, answered_at, run.json
+        name = answer.headers["X-Holdfast-Run-Id"]
+        run = await client.get(f"/v1/runs/{name}")
+        if surface == "chat" or not stream:
+            again = await client.post(path, {**body, **asked}, **key)
+        elif surface == "responses":
+            again = await client.get(f"/v1/responses/{answer.data[0]['response']['id']}?stream=true")
+        else:
+            again = await client.get(f"/v1/runs/{name}/events")
+    return answer, again, answered_at, run.json
 
 
 Said = tuple[Any, ...]
 each = pytest.mark.parametrize("provider", PROVIDERS)
-streamed_or_not = pytest.mark.parametrize("stream", [True, False], ids=["streamed", "plain"])
 
 
 def differences(rows: Iterable[tuple[Case, Said, Said]]) -> str:
@@ -128,57 +139,98 @@ def differences(rows: Iterable[tuple[Case, Said, Said]]) -> str:
 
 @each
 def test_a_chat_stream_tells_every_fault_as_it_is(matrix: Matrix, provider: str) -> None:
-    """R2.b, C5.b, C18.a, C18.b: the right ending, the right text, and `stop` for whole answers alone."""
+    """R2.b, C5.a, C5.b, C5.c, C5.d, C18.a, C18.b: the right ending, text and kind; `stop` for whole answers alone."""
     rows = []
     for case in MATRIX:
         answer = matrix.played[case.name, provider, "chat", True].answer
         last = answer.chunks[-1]
         extras = last.get("holdfast", {"outcome": "completed", "reason": None})
-        said = answer.status, answer.finish, answer.text, extras["outcome"], extras["reason"], "error" in last
-        right = 200, case.finish, case.text, case.outcome, case.reason, case.finish == "error"
+        kinds = [data["error"]["type"] for data in answer.data[-3:-1] if "error" in data]
+        said = answer.status, answer.finish, answer.text, extras["outcome"], extras["reason"], kinds
+        right = 200, case.finish, case.text, case.outcome, case.reason, [case.kind] * 2 if case.kind else []
         rows.append((case, (*said, answer.data[-1]), (*right, "[DONE]")))
     assert not differences(rows)
 
 
 @each
 def test_a_plain_chat_answer_tells_every_fault_as_it_is(matrix: Matrix, provider: str) -> None:
-    """R2.b, C18.a, C18.b: the same as streamed: 200 with the text, or 502 with what text there was."""
+    """R2.b, C6.a, C6.c, C18.a, C18.b: the same as streamed: 200 with the text, or an error with what text there was."""
     rows = []
     for case in MATRIX:
         answer = matrix.played[case.name, provider, "chat", False].answer
         whole = {"outcome": "completed", "reason": None}
         if answer.status == 200:
             extras = answer.json.get("holdfast", whole)
-            said: Said = answer.finish, answer.text
+            said: Said = answer.finish, answer.text, None
         else:
             extras = answer.error["holdfast"]
-            said = "error", extras["partial_text"]
+            said = "error", extras["partial_text"], answer.error["type"]
         said = answer.status, *said, extras["outcome"], extras["reason"], answer.headers.get("X-Holdfast-Completed")
         marked = None if case.outcome == "completed" else "false"
-        rows.append((case, said, (case.status, case.finish, case.text, case.outcome, case.reason, marked)))
-    assert not differences(rows)
-
-
-@each
-@streamed_or_not
-def test_a_response_tells_every_fault_as_it_is(matrix: Matrix, provider: str, stream: bool) -> None:
-    """R2.b, C18.a: completed, incomplete or failed, with the output so far."""
-    rows = []
-    for case in MATRIX:
-        answer = matrix.played[case.name, provider, "responses", stream].answer
-        right: Said = 200, case.response_status, case.text
-        if stream:
-            said: Said = (*_said_by_response(answer, answer.data[-2]["response"]), *_types(answer))
-            right += f"response.{case.response_status}", "[DONE]"
-        else:
-            said = _said_by_response(answer, answer.json)
+        right = case.status, case.finish, case.text, case.kind, case.outcome, case.reason, marked
         rows.append((case, said, right))
     assert not differences(rows)
 
 
-def _said_by_response(answer: Answer, response: dict[str, Any]) -> Said:
+@each
+def test_a_streamed_response_tells_every_fault_as_it_is(matrix: Matrix, provider: str) -> None:
+    """R2.b, C18.a: completed, incomplete or failed, with the output so far and the error's kind."""
+    rows = []
+    for case in MATRIX:
+        answer = matrix.played[case.name, provider, "responses", True].answer
+        response = answer.data[-2]["response"]
+        kind = case.kind if case.outcome == "failed" else None
+        right: Said = 200, case.response_status, case.text, kind, f"response.{case.response_status}", "[DONE]"
+        said = answer.status, *_said_by_response(response), (response["error"] or {}).get("type"), *_types(answer)
+        rows.append((case, said, right))
+    assert not differences(rows)
+
+
+@each
+def test_a_plain_response_tells_every_fault_as_it_is(matrix: Matrix, provider: str) -> None:
+    """R2.b, C6.b, C6.c, C18.a: the same status and error as on chat; else 200 with the output."""
+    rows = []
+    for case in MATRIX:
+        answer = matrix.played[case.name, provider, "responses", False].answer
+        if answer.status == 200:
+            said: Said = 200, *_said_by_response(answer.json), None
+        else:
+            error = answer.error
+            assert error["response_id"].startswith("resp_")
+            said = answer.status, error["holdfast"]["outcome"], error["holdfast"]["partial_text"], error["type"]
+        rows.append((case, said, (case.status, case.response_status, case.text, case.kind)))
+    assert not differences(rows)
+
+
+@each
+def test_a_runs_events_tell_every_fault_as_it_is(matrix: Matrix, provider: str) -> None:
+    """R1.b, R2.b: the log's own words: outcome, reason, and the text bit by bit."""
+    rows = []
+    for case in MATRIX:
+        answer = matrix.played[case.name, provider, "runs", True].answer
+        events = answer.data
+        ended = events[-1]["outcome"]
+        text = "".join(event["text"] for event in events if event["type"] == "text.added")
+        said = answer.status, events[-1]["type"], ended["outcome"], ended.get("reason"), text
+        rows.append((case, said, (200, "run.ended", case.outcome, case.reason, case.text)))
+    assert not differences(rows)
+
+
+@each
+def test_what_is_asked_for_again_says_the_same(matrix: Matrix, provider: str) -> None:
+    """R1.b, R7.a, C15.b, P9.c: replayed from the log, every surface tells every fault as it did live."""
+    rows = []
+    for case in MATRIX:
+        for way in WAYS:
+            played = matrix.played[case.name, provider, *way]
+            said = (*way, played.again.status, played.again.data or played.again.json)
+            rows.append((case, said, (*way, played.answer.status, played.answer.data or played.answer.json)))
+    assert not differences(rows)
+
+
+def _said_by_response(response: dict[str, Any]) -> Said:
     parts = [part for item in response["output"] if item["type"] == "message" for part in item["content"]]
-    return answer.status, response["status"], "".join(part.get("text", part.get("refusal", "")) for part in parts)
+    return response["status"], "".join(part.get("text", part.get("refusal", "")) for part in parts)
 
 
 def _types(answer: Answer) -> Said:
@@ -192,8 +244,10 @@ def test_the_log_says_what_the_client_was_told(matrix: Matrix, provider: str) ->
     for case in MATRIX:
         for surface, stream in WAYS:
             run = matrix.played[case.name, provider, surface, stream].run
-            said = surface, stream, run["outcome"], run["reason"], run["text"]
-            rows.append((case, said, (surface, stream, case.outcome, case.reason, case.text)))
+            kind = (run["error"] or {}).get("type")
+            said = surface, stream, run["outcome"], run["reason"], run["text"], kind
+            right = case.outcome, case.reason, case.text, case.kind if case.outcome == "failed" else None
+            rows.append((case, said, (surface, stream, *right)))
     assert not differences(rows)
 
 

@@ -45,9 +45,12 @@ READ_NOTES = Reply(text="I look. ", calls=(tool_call("read_file", path="notes.tx
 
 
 async def ask(world: World, given: Any = "Hello?", **fields: Any) -> dict[str, Any]:
-    """A plain response, checked."""
+    """A plain response, checked; one that failed is an HTTP error, and is kept all the same (C6)."""
     answer = await world.client.post(RESPONSES, {"model": "holdfast", "input": given, **fields})
-    assert answer.status == 200, answer.body
+    if answer.status != 200:
+        failed = await get(world, answer.error["response_id"])
+        assert failed["status"] == "failed", answer.body
+        return failed
     return check_response(answer.json)
 
 
@@ -398,20 +401,18 @@ async def test_every_ending_but_success_says_what_it_was(scene: str, reason: str
     script, status, _ = SCENES[scene]
     async with serving(script) as world:
         answer = await world.client.post(RESPONSES, {"input": "Hello?", "tools": [WEATHER]})
-        extras = answer.json["holdfast"]
+        assert (answer.status >= 400) is (status == "failed")
+        shown = answer.json if answer.status == 200 else await get(world, answer.error["response_id"])
+        extras = shown["holdfast"] if answer.status == 200 else answer.error["holdfast"]
         assert (extras["outcome"], extras["reason"], extras["error_code"]) == (status, reason, code)
         assert extras["completed"] is False and extras["failed"] is (status == "failed")
         assert answer.headers["X-Holdfast-Completed"] == "false"
-        assert answer.headers["X-Holdfast-Partial"] == ("true" if text_of(answer.json) else "false")
+        assert answer.headers["X-Holdfast-Partial"] == ("true" if text_of(shown) else "false")
         if status == "failed":
-            assert (
-                answer.json["error"]["message"]
-                and answer.json["error"]["type"]
-                and answer.json["incomplete_details"] is None
-            )
+            assert shown["error"]["message"] and shown["error"]["type"] and shown["incomplete_details"] is None
         else:
             # Never null: there are clients that take an answer without a reason for a whole one.
-            assert answer.json["incomplete_details"] == {"reason": reason}
+            assert shown["incomplete_details"] == {"reason": reason}
 
 
 @pytest.mark.parametrize("scene", ["truncated", "filtered", "connection lost", "clean end of file", "error after text"])

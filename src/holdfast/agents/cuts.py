@@ -40,7 +40,13 @@ def outcome_of_failure(error: UpstreamError, *, has_text: bool) -> Outcome:
     """What a failed model call makes of the run (C18)."""
     match error:
         case ProviderRefusedError():
-            return Failed(reason="upstream_error", message=error.message, status=error.status, code=error.code)
+            return Failed(
+                reason="upstream_error",
+                message=error.message,
+                status=error.status,
+                code=error.code,
+                retry_after_seconds=error.retry_after_seconds,
+            )
         case TransportLostError() if has_text:
             return Incomplete(reason="stream_interrupted", message=error.message)
         case TransportLostError():

@@ -24,12 +24,12 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True):
     default_model: str = "holdfast"
     """The agent's name in /v1/models when none is configured."""
     owned_by: str = "holdfast"
-    done_after_failure: bool = True
-    """W3: does `[DONE]` follow the error chunk?"""
     tool_items: ToolItems = "mcp_call"
     """How /v1/responses shows the server's own tools, unless the settings say."""
     text_outputs: bool = False
     """The output of a server's tool is a string, where it is an item of its own."""
+    always_done: bool = True
+    """W3: does `[DONE]` end every chat stream, or only that of a whole answer?"""
     session_prefix: str = ""
     """Put before a session id that came in a body."""
     default_session: str | None = None
@@ -59,7 +59,7 @@ DIALECTS: Final[dict[DialectName, Dialect]] = {
         platform="nanobot",
         default_model="nanobot",
         owned_by="nanobot",
-        done_after_failure=False,
+        always_done=False,
         session_prefix="api:",
         default_session="api:default",
     ),

@@ -26,7 +26,11 @@ def extras_of(outcome: Outcome, *, has_text: bool, failed: bool) -> dict[str, An
     if isinstance(outcome, Failed):
         extras |= {
             key: value
-            for key, value in (("upstream_status", outcome.status), ("upstream_code", outcome.code))
+            for key, value in (
+                ("upstream_status", outcome.status),
+                ("upstream_code", outcome.code),
+                ("retry_after_seconds", outcome.retry_after_seconds),
+            )
             if value is not None
         }
     return extras

@@ -134,6 +134,8 @@ def _stream_steps(reply: Reply, request: RecordedRequest, protocol: WireProtocol
             before, act = _upto(frames, "finish", 1), ReplyAct.HANG
         case "error_event":
             before, extra = _upto(frames, "text", fault.number), FORMATS[protocol].error_event(_FINAL)
+        case "limit_event":
+            before, extra = _upto(frames, "text", fault.number), FORMATS[protocol].limit_event(STATUSES[429])
         case "lost_event":
             before, extra = _upto(frames, "text", fault.number), FORMATS[protocol].error_event(_LOST)
         case "garbage":
@@ -215,6 +217,8 @@ def _plain_steps(reply: Reply, model: str, protocol: WireProtocol) -> Iterator[R
             yield make_response(200, b"<html>This is not JSON.</html>")
         case "error_event":
             yield make_response(200, msgspec.json.encode(FORMATS[protocol].error(500, _FINAL)))
+        case "limit_event":
+            yield make_response(200, msgspec.json.encode(FORMATS[protocol].error(429, STATUSES[429])))
         case "lost_event":
             event = FORMATS[protocol].error_event(_LOST)
             yield make_response(200, re.sub(rb"^data: |^event: .*\ndata: ", b"", event))

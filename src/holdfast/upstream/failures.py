@@ -19,6 +19,7 @@ import msgspec
 from holdfast.errors import ProviderRefusedError, StreamingUnsupportedError, TransportLostError, UpstreamError
 
 MAX_MESSAGE_CHARS: Final = 2_000
+MAX_CODE_CHARS: Final = 100
 MAX_PAGE_CHARS: Final = 500
 """Of a body that is no JSON: enough to recognise a proxy's page, too little to fill a log."""
 MAX_DEPTH: Final = 4
@@ -61,6 +62,7 @@ _SECRET: Final = re.compile(
     r"\b(?:sk|pk|rk|gsk|csk|xai|hf|nvapi|tgp|fw|r8)[-_][A-Za-z0-9_-]{12,}|\bAIza[A-Za-z0-9_-]{20,}"
     r"|(?<=[Bb]earer )\S{8,}"
 )
+_REDACTED: Final = "[redacted]"
 
 _STATUS_OF_KIND: Final[Mapping[str, int]] = {
     # Anthropic's error types.
@@ -103,6 +105,8 @@ _STATUS_OF_KIND: Final[Mapping[str, int]] = {
     "deadline_exceeded": 504,
 }
 """In a stream the HTTP status is long gone; the error's own name says what it would have been."""
+_BAD_REQUEST: Final = ("invalid_", "unsupported_", "image_", "empty_image")
+"""How the other names begin by which an endpoint says that it cannot use what it was sent."""
 
 
 class Complaint(msgspec.Struct, frozen=True, kw_only=True):
@@ -122,7 +126,8 @@ class Complaint(msgspec.Struct, frozen=True, kw_only=True):
         """The status it names, else the one that its kind stands for."""
         if self.status is not None:
             return self.status
-        return next((_STATUS_OF_KIND[kind] for kind in self.kinds if kind in _STATUS_OF_KIND), None)
+        known = next((_STATUS_OF_KIND[kind] for kind in self.kinds if kind in _STATUS_OF_KIND), None)
+        return 400 if known is None and any(kind.startswith(_BAD_REQUEST) for kind in self.kinds) else known
 
 
 def is_connection_lost(message: str) -> bool:
@@ -206,7 +211,9 @@ def failure_of_response(status: int, body: bytes, retry_after: str | None) -> Up
 
 
 def _code_of(complaint: Complaint) -> str | None:
-    return CONTEXT_LENGTH_EXCEEDED if is_context_length_exceeded(complaint) else complaint.code
+    if is_context_length_exceeded(complaint):
+        return CONTEXT_LENGTH_EXCEEDED
+    return None if complaint.code is None else _SECRET.sub(_REDACTED, complaint.code)[:MAX_CODE_CHARS]
 
 
 def _has_lost_kind(complaint: Complaint) -> bool:
@@ -275,7 +282,8 @@ def _as_status(value: object) -> int | None:
 
 
 def _tidy(message: str) -> str:
-    return _SECRET.sub("[redacted]", message.strip())[:MAX_MESSAGE_CHARS]
+    # Before it is cut: half a secret looks like none.
+    return _SECRET.sub(_REDACTED, message.strip())[:MAX_MESSAGE_CHARS]
 
 
 def _page_text(body: bytes) -> str:
@@ -283,7 +291,7 @@ def _page_text(body: bytes) -> str:
     if text.lstrip().startswith("<"):
         text = re.sub(r"(?is)<(script|style)\b.*?</\1>|<[^>]*>", " ", text)
         text = html.unescape(text)
-    return " ".join(text.split())[:MAX_PAGE_CHARS]
+    return _SECRET.sub(_REDACTED, " ".join(text.split()))[:MAX_PAGE_CHARS]
 
 
 def _unexplained(status: int, code: str | None) -> str:

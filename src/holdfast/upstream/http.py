@@ -32,6 +32,7 @@ from holdfast.sinks import DeltaSink, send
 from holdfast.upstream.port import ModelCall
 from holdfast.upstream.protocols.codec import Codec
 from holdfast.upstream.providers import Provider
+from holdfast.upstream.secrets import Redactor
 from holdfast.upstream.stream_reader import AFTER_FINISH_SECONDS, StreamReader, with_model
 from holdfast.upstream.transport.port import (
     NoResponseError,
@@ -71,6 +72,7 @@ class HttpUpstream:
         self._max_response_bytes = max_response_bytes
         self._unable_to_stream: set[str] = set()
         """Models that said so; they are not asked again while the process lives."""
+        self._redactor = Redactor(provider)
         self._who = f"{provider.name} ({provider.host})"
         self._silence = f"{self._who} sent nothing for {settings.stall_seconds:g} seconds."
         self._late = f"{self._who} did not begin to answer in time."
@@ -205,7 +207,7 @@ class HttpUpstream:
             watchdog.close()
             self._part(response, whole=response.is_over)
         if response.status < 400:
-            where = urlsplit(response.headers.get("location", "")).netloc or "another address"
+            where = _host_of(response.headers.get("location", "")) or "another address"
             return ProviderRefusedError(
                 f"{self._who} redirects to {where}; redirects are not followed with a key. "
                 f"Set providers.{self._provider.name}.base_url to the right address.",
@@ -215,7 +217,7 @@ class HttpUpstream:
         milliseconds = response.headers.get("retry-after-ms", "")
         if milliseconds.isdecimal():
             retry_after = str(int(milliseconds) / 1000)
-        return self._without_key(self._codec.parse_error(response.status, body[:MAX_ERROR_BYTES], retry_after))
+        return self._without_secrets(self._codec.parse_error(response.status, body[:MAX_ERROR_BYTES], retry_after))
 
     async def _read_whole(self, response: TransportResponse, watchdog: Watchdog) -> bytes:
         pieces: list[bytes] = []
@@ -242,13 +244,10 @@ class HttpUpstream:
         """An error that came inside a 2xx response."""
         if isinstance(error, ProviderRefusedError):
             error.in_stream = True
-        return self._without_key(error)
+        return self._without_secrets(error)
 
-    def _without_key(self, error: _E) -> _E:
-        key = self._provider.api_key
-        if key and key in error.message:
-            error.message = error.message.replace(key, "[key]")
-            error.args = (error.message,)
+    def _without_secrets(self, error: _E) -> _E:
+        error.rephrase(self._redactor.redact)
         return error
 
     def _lost(self, error: BaseException) -> UpstreamError:
@@ -289,6 +288,14 @@ class HttpUpstream:
 def _content_type(response: TransportResponse) -> str:
     """Without its parameters."""
     return response.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+def _host_of(url: str) -> str:
+    """Without a name and a password, which a URL may have."""
+    try:
+        return urlsplit(url).netloc.rpartition("@")[2]
+    except ValueError:
+        return ""
 
 
 def _is_sendable(text: str) -> bool:

@@ -125,8 +125,8 @@ class Provider:
 
     @property
     def host(self) -> str:
-        """The host and port of its base URL, for people."""
-        return urlsplit(self.base_url).netloc
+        """The host and port of its base URL, for people; without a password, which a URL may have."""
+        return urlsplit(self.base_url).netloc.rpartition("@")[2]
 
     def make_codec(self) -> Codec:
         """The codec of its protocol, with its quirks."""

@@ -1,12 +1,13 @@
 """A provider that repeats the key it was sent: nothing of it reaches an error, an event or a log."""
 
 import traceback
+from typing import Any
 
 import msgspec
 import pytest
 
 from holdfast.config import WireProtocol
-from holdfast.errors import UpstreamError
+from holdfast.errors import ProviderRefusedError, UpstreamError
 from tests.codec_world import frames
 from tests.upstream_world import JSON, PROTOCOLS, Heard, MemoryResponse, MemoryTransport, hear, upstream_over
 
@@ -101,3 +102,75 @@ async def test_without_a_key_nothing_is_replaced(protocol: WireProtocol) -> None
     transport = MemoryTransport(MemoryResponse([BODY], status=400, headers=JSON))
     heard = await hear(upstream_over(transport, protocol=protocol))
     assert heard.error is not None and heard.error.message == COMPLAINT
+
+
+LONG = "Zq7plain0123" * 12
+"""Longer than what is shown of a reason to stop."""
+
+
+@each_protocol
+@pytest.mark.parametrize("before", [1_990, 1_900, 490, 420])
+@pytest.mark.parametrize("status", [400, 200])
+async def test_a_key_that_is_cut_in_two_is_told_in_no_part(protocol: WireProtocol, before: int, status: int) -> None:
+    """U9.a: where a long message, or a proxy's page, is cut."""
+    said = "x" * (before - 1) + " " + LONG
+    event = frames({"type": "error", "error": {"message": said, "type": "server_error"}}, named=True)
+    body = event if status == 200 else said.encode()
+    transport = MemoryTransport(MemoryResponse([body], status=status, headers={}))
+    heard = await hear(upstream_over(transport, protocol=protocol, api_key=LONG))
+    assert heard.error is not None
+    assert heard.error.message.startswith("xxxxx")
+    assert LONG[:8] not in str(heard.error)
+
+
+async def test_a_reason_to_stop_that_is_cut_in_the_middle_of_the_key_is_told_without_it() -> None:
+    """In its sentence and as its code."""
+    chunk = {"choices": [{"index": 0, "delta": {"content": "Hi"}, "finish_reason": f"no {LONG}"}]}
+    transport = MemoryTransport(MemoryResponse([frames(chunk)]))
+    heard = await hear(upstream_over(transport, protocol="chat_completions", api_key=LONG))
+    assert isinstance(heard.error, ProviderRefusedError)
+    assert (heard.error.code, "'no [key]'" in heard.error.message) == ("no [key]", True)
+
+
+@each_protocol
+@pytest.mark.parametrize(
+    ("settings", "secret"),
+    [
+        ({"api_key": KEY}, KEY),
+        ({"headers": {"Authorization": "Basic dXNlcjpwYXNzd29yZA"}}, "dXNlcjpwYXNzd29yZA"),
+        ({"headers": {"X-Gateway-Token": "correct-horse-battery"}}, "correct-horse-battery"),
+        ({"headers": {"Cookie": "theme=dark; session=9f8e7d6c5b4a"}}, "9f8e7d6c5b4a"),
+        ({"headers": {"X-Team": "t-0a1b2c3d4e5f6a7b"}}, "t-0a1b2c3d4e5f6a7b"),
+    ],
+    ids=["key", "authorization", "token", "cookie", "random"],
+)
+async def test_a_secret_of_the_headers_is_one_and_none_stands_in_a_code(
+    protocol: WireProtocol, settings: dict[str, Any], secret: str
+) -> None:
+    """U9.a: whatever is repeated, in the message or as the error's code."""
+    body = msgspec.json.encode({"error": {"message": f"Not {secret}.", "type": secret, "code": secret}})
+    transport = MemoryTransport(MemoryResponse([body], status=401, headers=JSON))
+    heard = await hear(upstream_over(transport, protocol=protocol, **settings))
+    assert isinstance(heard.error, ProviderRefusedError)
+    assert (heard.error.message, heard.error.code) == ("Not [key].", "[key]")
+
+
+@each_protocol
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"api_key": "ollama"},
+        {"api_key": "lm-studio"},
+        {"api_key": "Anything"},
+        {"api_key": "scripted"},
+        {"headers": {"HTTP-Referer": "https://example.com/agents", "X-Title": "The ollama agents"}},
+        {"headers": {"anthropic-beta": "prompt-caching-2024-07-31"}},
+    ],
+)
+async def test_ordinary_words_are_no_secrets(protocol: WireProtocol, settings: dict[str, Any]) -> None:
+    """U9.a: only what looks like a secret is one; a sentence that has the word stays as it is."""
+    said = "Anything scripted by lm-studio or ollama: see https://example.com, The prompt-caching-2024-07-31."
+    body = msgspec.json.encode({"error": {"message": said}})
+    transport = MemoryTransport(MemoryResponse([body], status=400, headers=JSON))
+    heard = await hear(upstream_over(transport, protocol=protocol, **settings))
+    assert heard.error is not None and heard.error.message == said

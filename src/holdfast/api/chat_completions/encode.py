@@ -11,6 +11,7 @@ import msgspec
 
 from holdfast.api.chat_completions.finish import Ending, ending_of
 from holdfast.api.dialects import Dialect
+from holdfast.api.failures import error_body
 from holdfast.api.problems import problem_of
 from holdfast.api.streams.encoder import KEEPALIVE
 from holdfast.errors import HoldfastError
@@ -166,15 +167,19 @@ class ChatEncoder:
 
     def _finish(self, ending: Ending, usage: Usage) -> bytes:
         extra: dict[str, Any] = {}
+        failure: dict[str, Any] | None = None
         if ending.problem is not None:
-            error = ending.problem.envelope["error"]
-            extra["error"] = {**error, self._dialect.extras_key: ending.extras}
+            failure = error_body(ending.problem, self._dialect, ending.extras)
+            extra |= failure
         if ending.extras is not None:
             extra[self._dialect.extras_key] = ending.extras
         frames = [self._chunk({}, ending.finish_reason, extra)]
         if self._include_usage:
             frames.append(self._data({**self._base, "choices": [], "usage": encode_usage(usage)}))
-        if ending.problem is None or self._dialect.done_after_failure:
+        if failure is not None:
+            # Some clients look for an error only where there are no choices; it is the last thing they are told.
+            frames.append(self._data(failure))
+        if ending.extras is None or self._dialect.always_done:
             frames.append(_DONE)
         return b"".join(frames)
 

@@ -1,6 +1,6 @@
 """How an outcome is told in chat completions (C3-C6, C18): one table for streamed and plain answers.
 
-The outcome is decided before it comes here; this only finds its words. Sits on outcomes and problems.
+The outcome is decided before it comes here; this only finds its words. Sits on outcomes and `failures`.
 """
 
 from typing import Any, Literal, assert_never
@@ -8,16 +8,9 @@ from typing import Any, Literal, assert_never
 import msgspec
 
 from holdfast.api.extras import extras_of
+from holdfast.api.failures import problem_of_outcome
 from holdfast.api.problems import Problem
-from holdfast.outcomes import (
-    Cancelled,
-    Completed,
-    Failed,
-    Incomplete,
-    Outcome,
-    RequiresAction,
-    outcome_message,
-)
+from holdfast.outcomes import Cancelled, Completed, Failed, Incomplete, Outcome, RequiresAction
 
 FinishReason = Literal["stop", "tool_calls", "content_filter", "length", "error"]
 
@@ -40,53 +33,18 @@ def ending_of(outcome: Outcome, *, has_text: bool, tools_ran: bool) -> Ending:
         has_text: is there an answer, whole or not?
         tools_ran: have tools been carried out, so that a repetition would do their work twice?
     """
+    problem = problem_of_outcome(outcome, has_text=has_text, tools_ran=tools_ran)
+    extras = extras_of(outcome, has_text=has_text, failed=problem is not None)
+    if problem is not None:
+        return Ending(finish_reason="error", extras=extras, problem=problem)
     match outcome:
         case Completed():
             return Ending(finish_reason="stop")
         case RequiresAction(reason="client_tools"):
             return Ending(finish_reason="tool_calls")
         case Incomplete(reason="content_filter"):
-            return Ending(finish_reason="content_filter", extras=_extras(outcome, has_text))
-        case Incomplete() | RequiresAction():
-            return Ending(finish_reason="length", extras=_extras(outcome, has_text))
-        case Cancelled() if has_text:
-            return Ending(finish_reason="length", extras=_extras(outcome, has_text))
-        case Failed() | Cancelled():
-            return Ending(
-                finish_reason="error",
-                extras=_extras(outcome, has_text),
-                problem=_problem(outcome, tools_ran),
-            )
-        case _:
-            assert_never(outcome)
-
-
-def _extras(outcome: Outcome, has_text: bool) -> dict[str, Any]:
-    failed = isinstance(outcome, Failed) or (isinstance(outcome, Cancelled) and not has_text)
-    return extras_of(outcome, has_text=has_text, failed=failed)
-
-
-def _problem(outcome: Failed | Cancelled, tools_ran: bool) -> Problem:
-    internal = isinstance(outcome, Failed) and outcome.reason == "internal"
-    return Problem(
-        status=500 if internal else 502,
-        message=outcome_message(outcome),
-        type="server_error",
-        code="internal_error" if internal else "agent_incomplete",
-        headers={"x-should-retry": "false"} if tools_ran or not _may_help(outcome) else {},
-    )
-
-
-def _may_help(outcome: Failed | Cancelled) -> bool:
-    """Could the same request, sent again, end better? Not when somebody stopped it or the provider said no for good."""
-    match outcome:
-        case Failed(status=int(status)) if 400 <= status < 500 and status not in (408, 429):
-            return False
-        case Failed():
-            return True
-        case Cancelled(reason="shutdown"):
-            return True
-        case Cancelled():
-            return False
+            return Ending(finish_reason="content_filter", extras=extras)
+        case Incomplete() | RequiresAction() | Cancelled() | Failed():
+            return Ending(finish_reason="length", extras=extras)
         case _:
             assert_never(outcome)

@@ -1,7 +1,7 @@
 """Where chat completions are asked for and answered (C). Sits on the schema, the encoders and the supervisor."""
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 from starlette.requests import Request
@@ -14,6 +14,7 @@ from holdfast.api.chat_completions.continuation import find_continued, restore_h
 from holdfast.api.chat_completions.encode import ChatEncoder, encode_plain
 from holdfast.api.chat_completions.finish import ending_of
 from holdfast.api.chat_completions.schema import ChatBody, ChatRequest, parse_chat_request
+from holdfast.api.failures import error_body
 from holdfast.api.requests.body import read_object
 from holdfast.api.requests.headers import header_value
 from holdfast.api.requests.idempotency import fingerprint_request
@@ -136,8 +137,7 @@ async def _answer(service: Service, request: Request, started: Started, headers:
     else:
         status = ending.problem.status
         headers |= ending.problem.headers
-        extras: dict[str, Any] = {**(ending.extras or {}), "partial_text": transcript.text}
-        content = {"error": {**ending.problem.envelope["error"], dialect.extras_key: extras}}
+        content = error_body(ending.problem, dialect, {**(ending.extras or {}), "partial_text": transcript.text})
     return json_answer(content, status, headers)
 
 

@@ -9,6 +9,7 @@ from typing import Any, Literal, assert_never
 import msgspec
 
 from holdfast.api.extras import extras_of
+from holdfast.api.failures import error_type
 from holdfast.api.items.echo import parse_echo, style_of
 from holdfast.api.items.fold import FoldWriter, ResponseFold
 from holdfast.api.items.items import ItemStyle
@@ -148,16 +149,12 @@ def _error(outcome: Outcome | None) -> dict[str, Any] | None:
     # The SDKs' set of codes is closed; the provider's own is in the extras.
     match outcome.status:
         case 429:
-            kind, code = "rate_limit_error", "rate_limit_exceeded"
+            code = "rate_limit_exceeded"
         case 400 | 413 | 422:
-            kind, code = "invalid_request_error", "invalid_prompt"
-        case 401 | 403:
-            kind, code = "authentication_error", "server_error"
-        case 404:
-            kind, code = "invalid_request_error", "server_error"
+            code = "invalid_prompt"
         case _:
-            kind, code = "server_error", "server_error"
-    return {"type": kind, "code": code, "message": outcome.message, "param": None}
+            code = "server_error"
+    return {"type": error_type(outcome), "code": code, "message": outcome.message, "param": None}
 
 
 def _incomplete_details(outcome: Outcome | None) -> dict[str, Any] | None:

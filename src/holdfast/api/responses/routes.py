@@ -5,6 +5,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, WebSocketRoute
 
 from holdfast.api.answers import json_answer
+from holdfast.api.failures import error_body, problem_of_outcome
 from holdfast.api.items.encrypted_content import ENCRYPTED_REASONING
 from holdfast.api.items.references import input_items
 from holdfast.api.requests.body import read_object
@@ -24,6 +25,7 @@ from holdfast.api.streams.event_stream import EventStream, await_end
 from holdfast.errors import RequestError
 from holdfast.ids import response_id
 from holdfast.runs.log.subscription import Subscription
+from holdfast.runs.log.transcript import Transcript
 from holdfast.runs.start import Started
 from holdfast.store.records import RunRecord
 
@@ -69,13 +71,25 @@ def _stream(
 
 async def _answer_whole(service: Service, request: Request, started: Started, headers: dict[str, str]) -> Response:
     envelope = make_envelope(service, started.record)
-    fold = envelope.make_fold()
-    await await_end(started.subscription, request.receive, fold)
+    fold, transcript = envelope.make_fold(), Transcript()
+    await await_end(started.subscription, request.receive, fold, transcript)
     response = render_response(envelope, fold)
-    if response["status"] != "completed":
-        headers[service.dialect.header("Completed")] = "false"
-        headers[service.dialect.header("Partial")] = "true" if response[envelope.extras_key]["partial"] else "false"
-    return json_answer(response, headers=headers)
+    if response["status"] == "completed":
+        return json_answer(response, headers=headers)
+    extras = response[envelope.extras_key]
+    headers[service.dialect.header("Completed")] = "false"
+    headers[service.dialect.header("Partial")] = "true" if extras["partial"] else "false"
+    problem = None
+    # This API has a status for what was stopped on request; everything else without an answer is an error (C6).
+    if response["status"] != "cancelled":
+        outcome, has_text, tools_ran = transcript.outcome, bool(transcript.text), bool(transcript.tools)
+        assert outcome is not None, "a log that was read to its end has an outcome"
+        problem = problem_of_outcome(outcome, has_text=has_text, tools_ran=tools_ran)
+    if problem is None:
+        return json_answer(response, headers=headers)
+    extras = {**extras, "failed": True, "partial_text": transcript.text}
+    body = error_body(problem, service.dialect, extras, response_id=envelope.id)
+    return json_answer(body, problem.status, {**headers, **problem.headers})
 
 
 async def get_response(request: Request) -> Response:

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from holdfast.api.failures import problem_of_outcome
 from holdfast.api.streams.encoder import KEEPALIVE
 from holdfast.errors import HoldfastError
 from holdfast.events import ArgumentsAdded, Batch, Event, RunEnded, TextAdded, event_name
@@ -74,13 +75,15 @@ def encode_usage(usage: Usage) -> dict[str, int]:
 
 
 def encode_outcome(outcome: Outcome | None) -> dict[str, Any]:
-    """How it ended, in three keys; all null while it has not."""
+    """How it ended, in four keys; all null while it has not, and `error` unless it failed."""
     if outcome is None:
-        return {"outcome": None, "reason": None, "message": None}
+        return {"outcome": None, "reason": None, "message": None, "error": None}
+    failure = problem_of_outcome(outcome, has_text=True, tools_ran=True)
     return {
         "outcome": outcome_name(outcome),
         "reason": outcome_reason(outcome),
         "message": outcome_message(outcome),
+        "error": None if failure is None else failure.envelope["error"],
     }
 
 

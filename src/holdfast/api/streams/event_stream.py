@@ -82,7 +82,7 @@ class EventStream(Response):
         PushedStream(self._subscription, self._encoder, body, keepalive_seconds=self._keepalive_seconds).start()
 
 
-async def await_end(subscription: Subscription, receive: Receive, fold: LogFold) -> None:
+async def await_end(subscription: Subscription, receive: Receive, *folds: LogFold) -> None:
     """Fold a run's log to its end, for an answer in one piece.
 
     Raises:
@@ -92,4 +92,5 @@ async def await_end(subscription: Subscription, receive: Receive, fold: LogFold)
     async with subscription, until_left(receive, subscription.leave), aclosing(subscription.read()) as log:
         async for batches in log:
             for batch in batches:
-                fold.add_batch(batch)
+                for fold in folds:
+                    fold.add_batch(batch)

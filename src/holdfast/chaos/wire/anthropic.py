@@ -109,6 +109,10 @@ class AnthropicFormat:
         """An `error` event; the type is one that stands for no status."""
         return encode_event({"type": "error", "error": {"type": "scripted_error", "message": message}})
 
+    def limit_event(self, message: str) -> bytes:
+        """An `error` event, by its type."""
+        return encode_event({"type": "error", "error": {"type": "rate_limit_error", "message": message}})
+
 
 def _anthropic_type(status: int) -> str:
     types = {

@@ -88,3 +88,7 @@ class ChatCompletionsFormat:
     def error_event(self, message: str) -> bytes:
         """A frame with an `error` object."""
         return encode_data({"error": {"message": message, "type": "server_error"}})
+
+    def limit_event(self, message: str) -> bytes:
+        """As a router writes it: by the number."""
+        return encode_data({"error": {"message": message, "code": 429}})

@@ -34,6 +34,10 @@ class ReplyFormat(Protocol):
         """An error inside a stream, without a status."""
         ...
 
+    def limit_event(self, message: str) -> bytes:
+        """An error inside a stream, of a rate limit that is reached."""
+        ...
+
 
 def _thirds(text: str) -> tuple[str, ...]:
     step = max(1, -(-len(text) // 3))

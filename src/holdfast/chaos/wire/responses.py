@@ -143,3 +143,9 @@ class ResponsesFormat:
     def error_event(self, message: str) -> bytes:
         """An `error` event."""
         return encode_event({"type": "error", "error": {"message": message, "type": "server_error", "code": None}})
+
+    def limit_event(self, message: str) -> bytes:
+        """A response that failed."""
+        error = {"code": "rate_limit_exceeded", "message": message}
+        response = {"id": "resp_scripted", "object": "response", "status": "failed", "error": error, "output": []}
+        return encode_event({"type": "response.failed", "response": response})

@@ -4,7 +4,6 @@ A protocol's decoder says what one frame means; whether the answer is whole is d
 `stream_reader`, which feeds it; below is `sse`. No I/O.
 """
 
-import re
 from abc import ABC, abstractmethod
 from typing import Any, Final
 
@@ -16,6 +15,7 @@ from holdfast.ids import CallId, make_call_id
 from holdfast.messages import AssistantMessage, Finish, Usage
 from holdfast.sse import SseDecoder, SseFrame
 from holdfast.upstream.port import ModelCall
+from holdfast.upstream.protocols.halves import HalvedCharacters, mend_unicode, settle
 
 UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """All that JSON from a stranger can make the parser raise."""
@@ -23,15 +23,22 @@ UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 UNNAMED_TOOL: Final = "unnamed"
 """A call whose name never came cannot be carried out, and must not vanish either: under this name the model is told."""
 
-_ESCAPES: Final = re.compile(
-    r"\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|\\u[dD][89a-fA-F][0-9a-fA-F]{2}"
-)
-
 
 class StreamDecoder(ABC):
     """One answer, streamed or plain. Where the bytes of a stream are cut makes no difference to the deltas."""
 
-    __slots__ = ("_call_ids", "_finish", "_model", "_number_of_calls", "_sse", "done", "failure", "finished", "frames")
+    __slots__ = (
+        "_call_ids",
+        "_finish",
+        "_halves",
+        "_model",
+        "_number_of_calls",
+        "_sse",
+        "done",
+        "failure",
+        "finished",
+        "frames",
+    )
 
     def __init__(self, call: ModelCall) -> None:
         self.failure: UpstreamError | None = None
@@ -43,6 +50,8 @@ class StreamDecoder(ABC):
         self.frames = 0
         """How many frames that are not comments have come: the stall clock looks at this (U14)."""
         self._sse = SseDecoder()
+        self._halves: HalvedCharacters | None = None
+        """From the first half of a character on."""
         self._finish: Finish | None = None
         self._model = call.model
         self._number_of_calls = 0
@@ -62,7 +71,7 @@ class StreamDecoder(ABC):
             self._take_all(self._sse.feed(data), deltas)
             if self._sse.overflowed and not self.finished and self.failure is None:
                 self.failure = ProtocolError("The model's stream has an event that is too large to be one.")
-        return deltas
+        return deltas if self._halves is None else self._halves.join(deltas)
 
     def end(self) -> list[Delta]:
         """The body has ended, cleanly or not: `Answered` if a finish reason had arrived and it was not given yet.
@@ -80,7 +89,7 @@ class StreamDecoder(ABC):
             self._terminate(deltas)
         if self.failure is not None:
             raise self.failure
-        return deltas
+        return deltas if self._halves is None else self._halves.join(deltas)
 
     def take_plain(self, body: bytes) -> list[Delta]:
         """All of a plain answer, `Answered` last: read as a stream is, so that the two cannot differ (U1).
@@ -153,23 +162,17 @@ class StreamDecoder(ABC):
 
     def _take_mended(self, event: str, data: bytes, deltas: list[Delta]) -> None:
         # Half a character (a lone surrogate, broken UTF-8) must not cost the rest of the words in its frame.
-        mended = mend_unicode(data)
+        mended = mend_unicode(data, keep_halves=True)
         try:
             if mended == data:
                 self._pass_over(data)
-            else:
-                self._take(event, mended, deltas)
+                return
+            self._halves = self._halves or HalvedCharacters()
+            self._take(event, mended, deltas)
         except UNREADABLE:
             self._pass_over(data)
-
-
-def mend_unicode(data: bytes) -> bytes:
-    """JSON with whatever is no character in it, raw or escaped, replaced by U+FFFD."""
-
-    def replace(match: re.Match[str]) -> str:
-        return "\\ufffd" if len(match[0]) == 6 else match[0]
-
-    return _ESCAPES.sub(replace, data.decode("utf-8", "replace")).encode()
+        if self.failure is not None:
+            self.failure.rephrase(settle)
 
 
 def count_of(counts: object, *path: str) -> int:

@@ -13,13 +13,13 @@ from holdfast.events import ArgumentsAdded, Delta, ReasoningAdded, ReasoningSign
 from holdfast.messages import Finish, Usage
 from holdfast.upstream.failures import failure_of_event
 from holdfast.upstream.port import ModelCall
+from holdfast.upstream.protocols.halves import mend_unicode
 from holdfast.upstream.protocols.stream_decoder import (
     UNNAMED_TOOL,
     UNREADABLE,
     StreamDecoder,
     count_of,
     encode_arguments,
-    mend_unicode,
 )
 
 STOP_REASONS: Final[dict[str, Finish]] = {

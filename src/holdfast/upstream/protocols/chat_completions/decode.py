@@ -21,13 +21,13 @@ from holdfast.events import (
 from holdfast.messages import Finish, Usage
 from holdfast.upstream.failures import failure_of_event
 from holdfast.upstream.port import ModelCall
+from holdfast.upstream.protocols.halves import mend_unicode
 from holdfast.upstream.protocols.stream_decoder import (
     UNNAMED_TOOL,
     UNREADABLE,
     StreamDecoder,
     count_of,
     encode_arguments,
-    mend_unicode,
 )
 
 _WORDS_OF: Final[dict[Finish, str]] = {
