@@ -52,7 +52,8 @@ class ArgumentsAdded(Value, frozen=True, kw_only=True, tag="tool_call.arguments_
 
     index: int
     text: str = ""
-    """Empty for whoever is told only how much it was: nobody is shown half a call (U13)."""
+    """In the log. Whoever reads a run is told `bytes` alone: nobody is shown half a call (U13)."""
+    bytes: int = 0
 
 
 class ToolCallAnnotated(Value, frozen=True, kw_only=True, tag="tool_call.annotated"):

@@ -238,6 +238,19 @@ def _types(answer: Answer) -> Said:
 
 
 @each
+def test_a_response_that_was_cut_off_says_why(matrix: Matrix, provider: str) -> None:
+    """C18.a, P2.h: the true reason, streamed and plain."""
+    rows = []
+    for case in MATRIX:
+        if case.outcome == "incomplete":
+            streamed = matrix.played[case.name, provider, "responses", True].answer.data[-2]["response"]
+            plain = matrix.played[case.name, provider, "responses", False].answer.json
+            said = tuple(response["incomplete_details"]["reason"] for response in (streamed, plain))
+            rows.append((case, said, (case.reason, case.reason)))
+    assert not differences(rows)
+
+
+@each
 def test_the_log_says_what_the_client_was_told(matrix: Matrix, provider: str) -> None:
     """R1.b: the run, read back, has the same outcome and text on every surface, streamed or not."""
     rows = []
@@ -265,6 +278,12 @@ def test_the_provider_is_asked_as_often_as_it_should_be(matrix: Matrix, provider
 def test_no_half_tool_call_is_ever_carried_out(matrix: Matrix) -> None:
     """U13.a: nothing was written into the workspace."""
     assert matrix.files == []
+
+
+def test_half_a_tool_call_is_shown_to_nobody(matrix: Matrix) -> None:
+    """U13.a, P3.d: not a word of its arguments, on any surface, streamed or plain."""
+    shown = [played.answer.body for played in matrix.played.values()]
+    assert shown and not [body for body in shown if b"notes.txt" in body or b"glitters" in body]
 
 
 def test_a_connection_whose_answer_never_came_whole_is_closed_before_the_client_has_its_own(matrix: Matrix) -> None:

@@ -15,6 +15,7 @@ from holdfast.events import (
     Answered,
     ApprovalAnswered,
     ApprovalAsked,
+    ArgumentsAdded,
     Event,
     FellBack,
     ReasoningAdded,
@@ -24,6 +25,7 @@ from holdfast.events import (
     TextAdded,
     ToolCallBegan,
     ToolCallDropped,
+    ToolCallReady,
     ToolFinished,
     ToolStarted,
     TurnStarted,
@@ -180,6 +182,10 @@ def test_only_success_needs_no_words(outcome: Outcome, line: str | None) -> None
         (ToolFinished(call_id=CALL, name="w", output="Denied.", failed=True, executed="no"), "✗ w: Denied."),
         (ToolFinished(call_id=CALL, name="w", output="", failed=True, executed="unknown"), "? w: stopped while it ran"),
         (ToolFinished(call_id=CALL, name="w", output="Broken.", failed=True, seconds=2), "✗ w (2.0 s): Broken."),
+        (
+            ToolCallReady(call_id=CALL, name="pick", arguments='{"a":1}'),
+            '→ pick {"a":1}: for the client to carry out',
+        ),
         (UpstreamRetried(model="m", attempt=1, error="Lost.", wait_seconds=0.5), "↻ m: Lost. Trying again in 500 ms."),
         (FellBack(from_model="a", to_model="b", error="Down."), "↻ a: Down. b is asked instead."),
         (
@@ -302,6 +308,16 @@ async def test_the_spinner_says_how_long_and_does_not_come_between_words() -> No
     dumb.add(Entry(EventNumber(0), TurnStarted(turn=0, model="m"), 1.0))
     dumb.tick()
     assert still.getvalue() == ""
+
+
+def test_the_spinner_says_how_much_of_a_call_was_written() -> None:
+    """T1.a, U13.a: how much, since nobody is shown half a call."""
+    output = TerminalFile()
+    view = TerminalView(Console(output, {}, no_color=True, width=60), ManualClock())
+    begun = ToolCallBegan(index=0, call_id=CALL, name="write_file")
+    show(view, [begun, *(ArgumentsAdded(index=0, bytes=size) for size in (600, 634))])
+    view.tick()
+    assert output.getvalue() == "⠋ write_file … 1.2 kB "
 
 
 def test_durations_are_for_people() -> None:

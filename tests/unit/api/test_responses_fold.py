@@ -460,6 +460,10 @@ def test_what_no_schema_knows_is_told_only_to_clients_that_asked() -> None:
         "run.warned",
         "message.added",
     ]
+    drop = ToolCallDropped(call_id=CALL, name="f", bytes_received=3)
+    encoder = ResponseEncoder(make_envelope(own_events=True), lambda: 0.0, sse=False)
+    [dropped] = decode(encoder.encode([Batch(EventNumber(0), 1000.0, [drop])]))
+    assert dropped["type"] == "holdfast:tool_call.dropped" and dropped["executed"] == "no"
     assert own[2]["call_id"] == CALL and own[3]["message"] == "careful"
     others = [event for event in events if event not in own]
     assert without_numbers(others) == without_numbers(play([batch]))

@@ -55,6 +55,31 @@ def test_items_that_come_back_are_the_messages_they_were_made_of() -> None:
     assert parsed.system == "Be kind." and list(parsed.messages) == TALK[1:]
 
 
+def test_what_the_server_did_is_one_item_where_its_result_stands() -> None:
+    """P2.c, U13.a, C8.c: internal tools are hidden, and so is half a call; the others keep their places and ids."""
+
+    def called(*names: str) -> list[ToolCall]:
+        return [ToolCall(id=CallId(name), name=name, arguments="{" if "half" in name else "{}") for name in names]
+
+    talk: list[Message] = [
+        AssistantMessage(
+            parts=(Text(text="a"), *called("_inner", "half", "f", "theirs", "half_theirs"), Text(text="b"))
+        ),
+        *(ToolMessage(call_id=CallId(name), output=name, by_server=True) for name in ("_inner", "half", "f", "gone")),
+        ToolMessage(call_id=CallId("theirs"), output="x"),
+        # A provider may use an id again: this one is open.
+        AssistantMessage(parts=tuple(called("f"))),
+    ]
+
+    def shown(style: ItemStyle) -> list[str]:
+        said = [(message, ItemNames(NodeId(place))) for place, message in enumerate(talk)]
+        return [item["id"] for item in items_of(said, style)]
+
+    assert shown(ItemStyle()) == ["msg_n0_0", "fc_n0_4", "msg_n0_6", "mcp_n3_0", "fco_n5_0", "fc_n6_0"]
+    pairs = ["msg_n0_0", "fc_n0_3", "fc_n0_4", "msg_n0_6", "fco_n3_0", "fco_n5_0", "fc_n6_0"]
+    assert shown(ItemStyle(tool_items="function_call")) == pairs
+
+
 def test_two_texts_of_an_assistant_stay_two_messages() -> None:
     """P1.a: as they were sent."""
     given = [{"role": "assistant", "content": "a"}, {"role": "assistant", "content": "b"}]

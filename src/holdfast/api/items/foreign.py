@@ -11,7 +11,7 @@ import msgspec
 
 from holdfast.messages import AssistantMessage, Text
 
-_HOSTED: Final = re.compile(r"[a-z0-9_]+_(?:call|call_output)|tool_search_output|program|program_output")
+_HOSTED: Final = re.compile(r"[a-z0-9_]{1,64}_(?:call|call_output)|tool_search_output|program|program_output")
 _UNTOLD: Final = frozenset(
     """
     mcp_list_tools mcp_approval_request mcp_approval_response additional_tools configuration_update compaction_trigger

@@ -168,8 +168,8 @@ def _parse_server_call(item: dict[str, Any], at: str) -> Sequence[Message]:
     """P2: what a server's tool did, this server's or another's: the call and its result."""
     name = join_tool(_optional_text(item, "server_label", at) or OWN_LABEL, _text(item, "name", at))
     call = ToolCall(
-        id=CallId(_optional_text(item, "id", at) or make_call_id()),
-        name=_NOT_IN_NAMES.sub("_", name)[:64],
+        id=CallId(_as_name(_optional_text(item, "id", at) or make_call_id())),
+        name=_as_name(name),
         arguments=_optional_text(item, "arguments", at) or "{}",
         metadata=open_call(_optional_text(item, "encrypted_content", at)),
     )
@@ -178,7 +178,7 @@ def _parse_server_call(item: dict[str, Any], at: str) -> Sequence[Message]:
     output, error = item.get("output"), item.get("error")
     said = _parse_output(output, f"{at}.output") if output is not None else ""
     if not said and error is not None:
-        said = error if isinstance(error, str) else msgspec.json.encode(error).decode()
+        said = _error_text(error)
     result = ToolMessage(
         call_id=call.id,
         name=call.name,
@@ -187,6 +187,19 @@ def _parse_server_call(item: dict[str, Any], at: str) -> Sequence[Message]:
         by_server=True,
     )
     return (AssistantMessage(parts=(call,)), result)
+
+
+def _as_name(text: str) -> str:
+    """As every provider takes it for the name or the id of a call."""
+    return _NOT_IN_NAMES.sub("_", text)[:64]
+
+
+def _error_text(error: Any) -> str:
+    """Other servers give errors a shape of their own."""
+    try:
+        return error if isinstance(error, str) else msgspec.json.encode(error).decode()
+    except RecursionError:
+        return "The call failed."
 
 
 def _parse_message(item: dict[str, Any], at: str) -> Message | None:

@@ -134,7 +134,7 @@ def custom_input(arguments: str) -> str:
     """The text that a model gave a custom tool, which it was shown as a function of one string."""
     try:
         given = msgspec.json.decode(arguments)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return arguments
     text = given.get("input") if isinstance(given, dict) else None
     return text if isinstance(text, str) else arguments

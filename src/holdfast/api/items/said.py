@@ -96,7 +96,12 @@ def _part_items(part: Text | Reasoning | ToolCall, names: ItemNames, style: Item
         case Reasoning():
             content = seal_reasoning(part.summary, part.metadata) if style.sealed else None
             return [reasoning_item(names.take("rs"), [part.text] if part.text else [], content, "completed")]
-        case ToolCall() if is_ours and (style.tool_items == "mcp_call" or not _is_shown(part, style)):
+        case ToolCall() if not part.is_whole or (is_ours and style.hides(part.name)):
+            # Half a call is shown to nobody (U13).
+            names.skip()
+            return []
+        case ToolCall() if is_ours and style.tool_items == "mcp_call":
+            # It is shown where its result stands.
             names.skip()
             return []
         case ToolCall() if part.name in style.custom_tools:

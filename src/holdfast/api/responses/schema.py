@@ -32,6 +32,10 @@ HOSTED_TOOLS: Final = frozenset(
 should not be turned away for asking."""
 
 
+_NAMED_KINDS: Final = 30
+"""In a warning, which goes into a header."""
+
+
 class ReasoningParams(msgspec.Struct, frozen=True, kw_only=True):
     """`reasoning`."""
 
@@ -107,11 +111,10 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
         items = {str(item["type"]) for item in _listed(self.body.input) if is_foreign(item)}
         warnings = []
         if tools:
-            warnings.append(f"These tools are not available here and were left out: {', '.join(sorted(tools))}.")
+            warnings.append(f"These tools are not available here and were left out: {_named(tools)}.")
         if items:
             warnings.append(
-                f"These items are of other systems; the model is told in a few words, or not at all: "
-                f"{', '.join(sorted(items))}."
+                f"These items are of other systems; the model is told in a few words, or not at all: {_named(items)}."
             )
         return " ".join(warnings) or None
 
@@ -170,6 +173,10 @@ def parse_create(raw: dict[str, Any]) -> Wanted:
             frequency_penalty=body.frequency_penalty,
         ),
     )
+
+
+def _named(kinds: set[str]) -> str:
+    return ", ".join(sorted(kinds)[:_NAMED_KINDS])
 
 
 def _listed(given: Any) -> list[dict[str, Any]]:

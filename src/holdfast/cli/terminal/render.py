@@ -11,11 +11,12 @@ import msgspec
 
 from holdfast.cli.options import ClientOptions
 from holdfast.cli.terminal.console import Console, fit_cells, make_console
-from holdfast.cli.terminal.wording import Line, describe, describe_ending, describe_usage, seconds, visible
+from holdfast.cli.terminal.wording import Line, describe, describe_ending, describe_usage, seconds, size, visible
 from holdfast.client import Entry
 from holdfast.clock import Clock, SystemClock
 from holdfast.events import (
     ApprovalAsked,
+    ArgumentsAdded,
     Event,
     ReasoningAdded,
     RunEnded,
@@ -71,6 +72,9 @@ class TerminalView:
         """What the spinner stands for; empty: there is none."""
         self._waiting_since = 0.0
         self._spinner_shown = False
+        self._writing = ""
+        """The tool whose call the model writes."""
+        self._written_bytes = 0
 
     def add(self, entry: Entry) -> None:
         """Show the next event."""
@@ -88,7 +92,11 @@ class TerminalView:
                 self._wait_for(event.model)
             case ToolCallBegan():
                 self._begin_line()
+                self._writing, self._written_bytes = event.name, 0
                 self._wait_for(f"{event.name} …")
+            case ArgumentsAdded():
+                self._written_bytes += event.bytes
+                self._waiting_for = f"{self._writing} … {size(self._written_bytes)}"
             case ToolStarted():
                 self._labels[event.call_id] = event.label
                 self._begin_line()

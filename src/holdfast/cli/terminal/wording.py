@@ -87,6 +87,9 @@ def describe(event: Event, labels: dict[str, str]) -> Line | None:
         case ToolCallDropped():
             how = "was not carried out" if event.executed == "no" else "may or may not have been carried out"
             return Line(f"✗ {event.name} {how}: its call broke off after {event.bytes_received} bytes", "red")
+        case ToolCallReady():
+            shown = cut(event.arguments, _ARGUMENTS_SHOWN)
+            return Line(f"→ {event.name} {shown}: for the client to carry out", "yellow")
         case UpstreamRetried():
             return Line(f"↻ {event.model}: {event.error} Trying again in {seconds(event.wait_seconds)}.")
         case FellBack():
@@ -107,7 +110,6 @@ def describe(event: Event, labels: dict[str, str]) -> Line | None:
             | ReasoningSigned()
             | ToolCallBegan()
             | ArgumentsAdded()
-            | ToolCallReady()
             | ToolCallAnnotated()
             | Answered()
             | RunStarted()
@@ -179,6 +181,11 @@ def seconds(number: float) -> str:
     if minutes < 60:
         return f"{minutes} min {rest:02} s"
     return f"{minutes // 60} h {minutes % 60:02} min"
+
+
+def size(number: int) -> str:
+    """A number of bytes for people."""
+    return f"{number} bytes" if number < 1000 else f"{number / 1000:.1f} kB"
 
 
 def cut(text: str, characters: int) -> str:
