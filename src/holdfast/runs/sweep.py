@@ -74,11 +74,13 @@ class Sweeper:
 
     async def _check_times(self) -> None:
         now = self._clock.monotonic()
-        if any(self._exceeded(live, now) for live in self._registry.all):
-            # Who was frozen finds its timers due before it has read what waits on its sockets, and that is no silence.
-            for _ in range(PASSES):
-                await self._clock.sleep(0)
-        for live in self._registry.all:
+        overdue = [live for live in self._registry.all if self._exceeded(live, now) is not None]
+        if not overdue:
+            return
+        # Who was frozen finds its timers due before it has read what waits on its sockets, and that is no silence.
+        for _ in range(PASSES):
+            await self._clock.sleep(0)
+        for live in overdue:
             if (message := self._exceeded(live, now)) is not None:
                 live.interrupt(Cancelled(reason="timeout", message=message))
 
