@@ -19,6 +19,7 @@ from holdfast.store.records import IdempotencyKey, Reserved, RunRecord
 from holdfast.testing import Reply, tool_call
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.upstream import ScriptedUpstream, Turn, says
+from tests.codec_world import PROTOCOLS
 from tests.runs_world import FEW, open_world, read_all
 from tests.serving import CHAT, KEY, asking, send_bytes, serving, serving_parts
 
@@ -198,6 +199,15 @@ async def test_a_turn_that_lost_its_tool_calls_is_not_an_answer(
             assert answer.status == 502
         else:
             assert (answer.text, answer.finish) == (said, finish)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+async def test_one_enormous_frame_is_cut_at_the_limit_of_output(protocol: WireProtocol, stream: bool) -> None:
+    """R10.f: 10 MB at once, where 5 are allowed."""
+    async with serving([Reply(text=("x" * 10_000_000,))], protocol=protocol) as world:
+        answer = await world.client.chat(stream=stream)
+    assert (answer.status, answer.finish, len(answer.text)) == (200, "length", 5_000_000)
 
 
 async def test_asking_only_for_the_headers_of_a_stream_does_not_wait_for_its_end() -> None:

@@ -31,7 +31,7 @@ from holdfast.runs.sweep import SWEEP_SECONDS
 from holdfast.store.memory import MemoryStore
 from holdfast.store.port import Store
 from holdfast.store.records import IdempotencyKey, Reserved, RunEnding, RunRecord
-from holdfast.testing.upstream import Step, says
+from holdfast.testing.upstream import Step, Turn, says
 from tests.runs_world import FEW, World, asks_for, ended, open_world, outcome_of, read_all, read_until
 
 
@@ -154,6 +154,33 @@ async def test_the_limit_of_output_counts_whatever_the_model_says(store: Store, 
     assert outcome_of(events).reason == "max_output_tokens"
     assert "limits.max_output_bytes" in outcome_of(events).message
     assert world.upstream.closed_early == 1
+
+
+@pytest.mark.parametrize("batched", [True, False])
+@pytest.mark.parametrize(
+    ("pieces", "kept"),
+    [
+        (("x" * 9_999,), "x" * 1_000),
+        (("x" * 1_000, "y"), "x" * 1_000),
+        (("x" * 600, "y" * 600, "z"), "x" * 600 + "y" * 400),
+        (("ä" * 600,), "ä" * 500),
+        (("x" + "ä" * 600,), "x" + "ä" * 499),
+        (("x" * 998, "\N{GRINNING FACE}"), "x" * 998),
+    ],
+)
+async def test_what_is_over_the_limit_of_output_is_cut_at_the_limit(
+    store: Store, pieces: tuple[str, ...], kept: str, batched: bool
+) -> None:
+    """R10.f: however much comes at once, and never in the middle of a character."""
+    said = [TextAdded(text=piece) for piece in pieces]
+    end = [Answered(finish="stop", model="m", usage=FEW)]
+    turn: Turn = [[*said, *end]] if batched else [*([piece] for piece in said), end]
+    async with open_world(store, [turn], limits=LimitSettings(max_output_bytes=1000)) as world:
+        started = await world.start()
+        events = await read_all(started.subscription)
+        stored = await world.supervisor.get(started.run)
+    assert (text_of(events), outcome_of(events).reason) == (kept, "max_output_tokens")
+    assert stored.text == kept[: len(stored.text)]
 
 
 async def test_text_of_an_earlier_turn_makes_a_lost_connection_a_partial_answer(store: Store) -> None:

@@ -32,8 +32,8 @@ workspace = "{workspace}"
 [stream]
 retries = 2
 connect_seconds = 5
-first_byte_seconds = 1.5
-stall_seconds = 1.5
+first_byte_seconds = 2.5
+stall_seconds = 2.5
 """
 AT_ONCE = 80
 CLOSING_SECONDS = PARTING_SECONDS + 2.0

@@ -383,10 +383,11 @@ async def test_a_client_that_leaves_a_compaction_ends_it() -> None:
 async def test_a_summary_that_is_not_whole_is_no_summary(
     script: list[Reply], body: dict[str, Any], status: int, code: str
 ) -> None:
-    """P5.b, R2.b: half a memory would pass for a whole one."""
+    """P5.b, R2.b, C6.f: half a memory would pass for a whole one; what was tried again here SDKs need not repeat."""
     async with serving(script) as world:
         answer = await world.client.post(f"{RESPONSES}/compact", {"model": "m", **body})
         assert (answer.status, answer.error["code"]) == (status, code)
+        assert ("x-should-retry" in answer.headers) is (status == 502)
         missing = "model" if body.get("model", "m") is None else "input"
         assert answer.error["param"] == (
             "previous_response_id" if status == 404 else missing if status == 400 else None

@@ -7,8 +7,10 @@ loop uses them when a stream dies, `runs.closing` when a run is interrupted. No 
 from collections.abc import Sequence
 from typing import Final, assert_never
 
+from msgspec.structs import replace
+
 from holdfast.errors import ProviderRefusedError, StreamingUnsupportedError, TransportLostError, UpstreamError
-from holdfast.events import Event, TextAdded, ToolCallDropped, TurnCut
+from holdfast.events import ArgumentsAdded, Delta, Event, ReasoningAdded, TextAdded, ToolCallDropped, TurnCut
 from holdfast.outcomes import Failed, Incomplete, Outcome
 from holdfast.turns import OpenCall, TurnFold
 
@@ -34,6 +36,21 @@ def cut_turn(turn: int, fold: TurnFold, error: str, cause: str) -> list[Event]:
         *drop_calls(fold.open_calls, cause, after_text=fold.has_text),
         TurnCut(turn=turn, error=error),
     ]
+
+
+def cut_deltas(deltas: Sequence[Delta], room_bytes: int) -> list[Delta]:
+    """The deltas up to so many bytes of what the model says; the one that crosses that line is cut at a character."""
+    kept: list[Delta] = []
+    for delta in deltas:
+        if isinstance(delta, TextAdded | ReasoningAdded | ArgumentsAdded):
+            said = delta.text.encode("utf-8", "surrogatepass")
+            if len(said) > room_bytes:
+                if text := said[:room_bytes].decode("utf-8", "ignore"):
+                    kept.append(replace(delta, text=text))
+                break
+            room_bytes -= len(said)
+        kept.append(delta)
+    return kept
 
 
 def outcome_of_failure(error: UpstreamError, *, has_text: bool) -> Outcome:

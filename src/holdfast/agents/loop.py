@@ -11,7 +11,7 @@ from typing import Any, Literal, assert_never
 import msgspec
 
 from holdfast.agents.approvals import ApprovalPolicy
-from holdfast.agents.cuts import NOT_CARRIED_OUT, cut_turn, drop_calls, outcome_of_failure
+from holdfast.agents.cuts import NOT_CARRIED_OUT, cut_deltas, cut_turn, drop_calls, outcome_of_failure
 from holdfast.agents.pairing import pair_results
 from holdfast.agents.port import RunHandle
 from holdfast.agents.request import RunRequest
@@ -133,16 +133,19 @@ class Loop:
 
     def push(self, deltas: Sequence[Delta]) -> bool:
         """What the model says: the loop is the sink of its own call."""
-        self._fold.extend(deltas)
         output_bytes = self._output_bytes
         for delta in deltas:
             kind = type(delta)
             if kind is TextAdded or kind is ArgumentsAdded or kind is ReasoningAdded:
                 text: str = delta.text  # type: ignore[union-attr]
                 output_bytes += len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+        is_enough = output_bytes > self._max_output_bytes
+        if is_enough:
+            deltas = cut_deltas(deltas, self._max_output_bytes - self._output_bytes)
         self._output_bytes = output_bytes
+        self._fold.extend(deltas)
         is_keeping_up = self._run.push(deltas)
-        if self._output_bytes > self._max_output_bytes:
+        if is_enough:
             raise _EnoughError
         return is_keeping_up
 

@@ -72,7 +72,8 @@ def problem_of(error: HoldfastError) -> Problem:
 
 def _request_headers(error: RequestError) -> dict[str, str]:
     match error:
-        case KeyConflictError() | SessionBusyError():
+        case KeyConflictError() | SessionBusyError() | RequestError(status=502):
+            # The last: a model has failed, and was asked again already where that could help.
             return NEVER_RETRY
         case LimitReachedError():
             return {"Retry-After": str(error.retry_after_seconds)}

@@ -3,7 +3,7 @@
 Sits on the runs layer and the ports. Nothing here does anything.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -17,6 +17,7 @@ from holdfast.config import Settings
 from holdfast.runs.supervisor import Supervisor
 from holdfast.runs.telemetry.metrics import Metrics
 from holdfast.store.port import Store
+from holdfast.upstream.port import Options
 
 
 class Models(Protocol):
@@ -24,6 +25,10 @@ class Models(Protocol):
 
     def has_model(self, name: str) -> bool:
         """Would a call to `provider/model` find its provider?"""
+        ...
+
+    def left_out(self, name: str, options: Options) -> Sequence[str]:
+        """Which of the options do not reach it."""
         ...
 
 

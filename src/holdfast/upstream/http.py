@@ -42,7 +42,7 @@ from holdfast.upstream.transport.port import (
     TransportError,
     TransportResponse,
 )
-from holdfast.upstream.transport.watchdog import Watchdog
+from holdfast.upstream.transport.watchdog import Watchdog, late_timeout_at
 
 MAX_ERROR_BYTES: Final = 64 * 1024
 MAX_RESPONSE_BYTES: Final = 64 * 1024 * 1024
@@ -182,7 +182,7 @@ class HttpUpstream:
         body = self._codec.encode_request(call, stream=stream)
         post = self._post_streamed if stream else self._post_plain
         try:
-            async with asyncio.timeout_at(deadline) as patience:
+            async with late_timeout_at(deadline) as patience:
                 response = await post(body)
         except TimeoutError:
             if patience.expired():

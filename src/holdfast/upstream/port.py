@@ -51,6 +51,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     metadata: dict[str, str] | None = None
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
+    logit_bias: dict[str, float] | None = None
 
 
 class ModelCall(msgspec.Struct, frozen=True, kw_only=True):

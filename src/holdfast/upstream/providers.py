@@ -58,6 +58,7 @@ PROVIDERS: Final[dict[str, KnownProvider]] = {
             unsupported=frozenset(
                 {
                     "frequency_penalty",
+                    "logit_bias",
                     "metadata",
                     "parallel_tool_calls",
                     "presence_penalty",
@@ -71,7 +72,9 @@ PROVIDERS: Final[dict[str, KnownProvider]] = {
     "groq": KnownProvider(
         base_url="https://api.groq.com/openai/v1",
         key_variables=("GROQ_API_KEY",),
-        quirks=ChatQuirks(max_tokens_field="max_completion_tokens", unsupported=frozenset({"metadata", "verbosity"})),
+        quirks=ChatQuirks(
+            max_tokens_field="max_completion_tokens", unsupported=frozenset({"logit_bias", "metadata", "verbosity"})
+        ),
     ),
     "together": KnownProvider(base_url="https://api.together.xyz/v1", key_variables=("TOGETHER_API_KEY",)),
     "mistral": KnownProvider(
@@ -79,7 +82,7 @@ PROVIDERS: Final[dict[str, KnownProvider]] = {
         key_variables=("MISTRAL_API_KEY",),
         quirks=ChatQuirks(
             supports_stream_usage=False,  # it sends usage unasked and refuses to be asked
-            unsupported=frozenset({"user", "seed", "metadata", "verbosity"}),
+            unsupported=frozenset({"logit_bias", "metadata", "seed", "user", "verbosity"}),
         ),
     ),
     "deepseek": KnownProvider(
@@ -98,7 +101,7 @@ PROVIDERS: Final[dict[str, KnownProvider]] = {
         quirks=ChatQuirks(
             max_tokens_field="max_completion_tokens",
             unsupported=frozenset(
-                {"frequency_penalty", "metadata", "parallel_tool_calls", "presence_penalty", "verbosity"}
+                {"frequency_penalty", "logit_bias", "metadata", "parallel_tool_calls", "presence_penalty", "verbosity"}
             ),
         ),
     ),
@@ -125,8 +128,8 @@ class Provider:
 
     @property
     def host(self) -> str:
-        """The host and port of its base URL, for people; without a password, which a URL may have."""
-        return urlsplit(self.base_url).netloc.rpartition("@")[2]
+        """The host and port of its base URL, for people."""
+        return urlsplit(self.base_url).netloc
 
     def make_codec(self) -> Codec:
         """The codec of its protocol, with its quirks."""

@@ -17,7 +17,7 @@ from holdfast.errors import ConfigError
 from holdfast.sinks import DeltaSink
 from holdfast.upstream.demo.upstream import DEMO_MODEL, DemoUpstream
 from holdfast.upstream.fallback import FallbackUpstream, fallbacks_of
-from holdfast.upstream.port import ModelCall, Upstream
+from holdfast.upstream.port import ModelCall, Options, Upstream
 from holdfast.upstream.provider_upstreams import ProviderUpstreams
 from holdfast.upstream.providers import PROVIDERS, Provider, ProviderDirectory
 
@@ -63,6 +63,15 @@ class ModelRouter:
         except ConfigError:
             return False
         return bool(model)
+
+    def left_out(self, name: str, options: Options) -> Sequence[str]:
+        """Which of the options do not reach a model, because its provider has nothing of the kind."""
+        if name.partition("/")[0] in self._built_in:
+            return ()
+        try:
+            return self._directory.provider_of(name).make_codec().left_out(options)
+        except ConfigError:
+            return ()  # Asking it will say so.
 
     def ask(self, call: ModelCall, sink: DeltaSink) -> Awaitable[None]:
         """Ask the call's model, and its fallbacks after it."""

@@ -18,6 +18,7 @@ from holdfast.api.failures import error_body
 from holdfast.api.requests.body import read_object
 from holdfast.api.requests.headers import header_value
 from holdfast.api.requests.idempotency import fingerprint_request
+from holdfast.api.requests.options import warn_of_left_out
 from holdfast.api.requests.run_start import start_headers, start_run
 from holdfast.api.requests.targets import (
     default_on_disconnect,
@@ -47,6 +48,8 @@ async def create_chat_completion(request: Request) -> Response:
     session = named_session(service, request, chat.session_id)
     memory = session_key(service, request)
     wanted, warning = await _make_request(service, request, chat, session, memory)
+    left_out = warn_of_left_out(service.router, wanted.model, chat.options, chat.ignored)
+    warning = " ".join(filter(None, (warning, left_out))) or None
     fingerprint = fingerprint_request(request, body, session or "", memory or "")
     started = await start_run(service, request, wanted, fingerprint)
     headers = start_headers(service, request, started, warning=warning)
@@ -120,7 +123,8 @@ async def _answer(service: Service, request: Request, started: Started, headers:
     dialect = service.dialect
     ending = ending_of(outcome, has_text=bool(transcript.text), tools_ran=bool(transcript.tools))
     if transcript.warnings:
-        headers[dialect.header("Warning")] = header_value(" ".join(transcript.warnings))
+        said = filter(None, (headers.get(dialect.header("Warning")), *map(header_value, transcript.warnings)))
+        headers[dialect.header("Warning")] = " ".join(said)
     if ending.extras is not None:
         headers[dialect.header("Completed")] = "false"
         headers[dialect.header("Partial")] = "true" if ending.extras["partial"] else "false"

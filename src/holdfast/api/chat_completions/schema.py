@@ -3,7 +3,7 @@
 Unknown fields are passed over, as the OpenAI API's own clients expect of a server that is older or newer than they are.
 """
 
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -15,6 +15,17 @@ from holdfast.api.requests.targets import parse_on_disconnect
 from holdfast.errors import RequestError
 from holdfast.messages import ToolSpec
 from holdfast.upstream.port import Options, ResponseFormat, ToolChoice
+
+IGNORED: Final = (
+    "audio",
+    "function_call",
+    "logprobs",
+    "modalities",
+    "prediction",
+    "top_logprobs",
+    "web_search_options",
+)
+"""Fields of the OpenAI API that this server has no use for. Who sends one is told so."""
 
 
 class StreamOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,6 +67,14 @@ class ChatBody(msgspec.Struct, frozen=True, kw_only=True):
     metadata: dict[str, str] | None = None
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
+    logit_bias: dict[str, float] | None = None
+    logprobs: Any = None
+    top_logprobs: Any = None
+    audio: Any = None
+    modalities: Any = None
+    prediction: Any = None
+    web_search_options: Any = None
+    function_call: Any = None
     session_id: str | None = None
     on_disconnect: Any = None
     lane: LanePolicy | None = None
@@ -71,6 +90,8 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     store: bool
     tools: tuple[ToolSpec, ...]
     options: Options
+    ignored: tuple[str, ...]
+    """What it asks for and this server passes on to no model."""
     session_id: str | None
     on_disconnect: Literal["cancel", "continue"] | float | None
     lane: LanePolicy | None
@@ -97,6 +118,7 @@ def parse_chat_request(body: dict[str, Any]) -> ChatRequest:
         store=raw.store is not False,
         tools=parse_tools(raw.tools),
         options=_parse_options(raw),
+        ignored=tuple(name for name in IGNORED if getattr(raw, name) not in (None, False, 0, ["text"])),
         session_id=raw.session_id,
         on_disconnect=parse_on_disconnect(raw.on_disconnect),
         lane=raw.lane,
@@ -124,6 +146,7 @@ def _parse_options(raw: ChatBody) -> Options:
         metadata=raw.metadata,
         presence_penalty=raw.presence_penalty,
         frequency_penalty=raw.frequency_penalty,
+        logit_bias=raw.logit_bias,
     )
 
 

@@ -1,9 +1,23 @@
 """How a model should answer, where both of OpenAI's APIs write it alike (C11). Sits on the port to models."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from holdfast.upstream.port import NamedTool, ResponseFormat, ToolChoice
+from holdfast.api.service import Models
+from holdfast.upstream.port import NamedTool, Options, ResponseFormat, ToolChoice
+
+
+def warn_of_left_out(models: Models, model: str, options: Options, ignored: Sequence[str] = ()) -> str | None:
+    """C11: what was asked for and does not reach the model, in a sentence; None: everything does.
+
+    Args:
+        models: those there are.
+        model: the one that is asked.
+        options: what it is asked for.
+        ignored: the names of what this server passes on to none.
+    """
+    names = sorted({*ignored, *models.left_out(model, options)})
+    return f"These parameters do not reach the model and were left out: {', '.join(names)}." if names else None
 
 
 def as_tool_choice(given: Any) -> ToolChoice | None:

@@ -10,6 +10,7 @@ from holdfast.api.items.encrypted_content import ENCRYPTED_REASONING
 from holdfast.api.items.references import input_items
 from holdfast.api.requests.body import read_object
 from holdfast.api.requests.idempotency import fingerprint_request
+from holdfast.api.requests.options import warn_of_left_out
 from holdfast.api.requests.paging import cut_page, parse_page
 from holdfast.api.requests.run_start import run_headers, start_headers, start_run
 from holdfast.api.responses.compact import CompactResponse, compact_response
@@ -42,7 +43,10 @@ async def create_response(request: Request) -> Response:
     named = "" if not run_request.stored_history else run_request.session
     fingerprint = fingerprint_request(request, raw, named, run_request.memory_scope)
     started = await start_run(service, request, run_request, fingerprint)
-    headers = start_headers(service, request, started, warning=wanted.warning)
+    ignored = ("top_logprobs",) if wanted.body.top_logprobs else ()
+    left_out = warn_of_left_out(service.router, run_request.model, wanted.options, ignored)
+    warning = " ".join(filter(None, (wanted.warning, left_out))) or None
+    headers = start_headers(service, request, started, warning=warning)
     try:
         if wanted.is_stored and not started.replayed:
             await service.store.evict_responses(service.settings.store.max_responses)

@@ -11,6 +11,7 @@ from holdfast.api.answers import json_answer
 from holdfast.api.chat_messages import encode_message
 from holdfast.api.requests.body import convert, parse_object, read_body, read_object
 from holdfast.api.requests.idempotency import fingerprint_request
+from holdfast.api.requests.options import warn_of_left_out
 from holdfast.api.requests.paging import MAX_PAGE, query_number
 from holdfast.api.requests.run_start import run_headers, start_headers, start_run
 from holdfast.api.requests.targets import named_session, served_model, session_key, trace_parent
@@ -44,7 +45,8 @@ async def create_run(request: Request) -> Response:
     memory = session_key(service, request)
     wanted = _make_request(service, request, new, named, memory)
     started = await start_run(service, request, wanted, fingerprint_request(request, body, named or "", memory or ""))
-    headers = start_headers(service, request, started)
+    warning = warn_of_left_out(service.router, wanted.model, new.chat.options, new.chat.ignored)
+    headers = start_headers(service, request, started, warning=warning)
     if new.chat.stream:
         keepalive_seconds = service.settings.server.keepalive_seconds
         return EventStream(

@@ -11,7 +11,7 @@ from typing import ClassVar
 from holdfast.errors import UpstreamError
 from holdfast.events import Delta
 from holdfast.upstream.failures import failure_of_response
-from holdfast.upstream.port import ModelCall
+from holdfast.upstream.port import ModelCall, Options
 from holdfast.upstream.protocols.stream_decoder import StreamDecoder
 
 
@@ -25,6 +25,9 @@ class Codec(ABC):
     lenient_decoder: ClassVar[type[StreamDecoder] | None] = None
     """For a body that the first could not make sense of (U11); None: the protocol has one form."""
 
+    lacks: frozenset[str] = frozenset()
+    """Options that it has no field for."""
+
     def headers(self, api_key: str) -> dict[str, str]:
         """How the protocol carries its key: as a bearer token; not at all for local servers that want none."""
         return {"Authorization": f"Bearer {api_key}"} if api_key else {}
@@ -32,6 +35,12 @@ class Codec(ABC):
     @abstractmethod
     def encode_request(self, call: ModelCall, *, stream: bool) -> bytes:
         """The body to post."""
+
+    def left_out(self, options: Options) -> tuple[str, ...]:
+        """What is asked for and does not reach the model."""
+        asked = {name: getattr(options, name) for name in sorted(self.lacks)}
+        # A penalty of 0 asks for nothing; a seed of 0 does.
+        return tuple(name for name, value in asked.items() if value or (name == "seed" and value is not None))
 
     def parse_answer(self, body: bytes, call: ModelCall) -> Sequence[Delta]:
         """A plain answer as deltas, `Answered` last (U10).

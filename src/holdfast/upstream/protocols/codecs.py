@@ -15,6 +15,9 @@ from holdfast.upstream.protocols.codec import Codec
 from holdfast.upstream.protocols.responses.decode import LenientResponsesDecoder, ResponsesDecoder
 from holdfast.upstream.protocols.responses.encode import encode_responses_request
 
+SAMPLING: Final = frozenset({"frequency_penalty", "logit_bias", "presence_penalty", "seed", "verbosity"})
+"""Options that only Chat Completions has all of."""
+
 
 class ChatCompletionsCodec(Codec):
     """OpenAI Chat Completions, as one provider speaks it."""
@@ -24,6 +27,7 @@ class ChatCompletionsCodec(Codec):
 
     def __init__(self, quirks: ChatQuirks | None = None) -> None:
         self.quirks = quirks or ChatQuirks()
+        self.lacks = self.quirks.unsupported & SAMPLING
 
     def encode_request(self, call: ModelCall, *, stream: bool) -> bytes:
         """The body to post."""
@@ -34,6 +38,7 @@ class ResponsesCodec(Codec):
     """OpenAI Responses."""
 
     path = "/responses"
+    lacks = SAMPLING - {"verbosity"} | {"stop"}
     decoder = ResponsesDecoder
     lenient_decoder = LenientResponsesDecoder
 
@@ -46,6 +51,7 @@ class AnthropicCodec(Codec):
     """Anthropic Messages."""
 
     path = "/messages"
+    lacks = SAMPLING
     decoder = AnthropicDecoder
 
     def headers(self, api_key: str) -> dict[str, str]:

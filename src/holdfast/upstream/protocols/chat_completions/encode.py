@@ -63,6 +63,7 @@ def encode_chat_request(call: ModelCall, quirks: ChatQuirks, *, stream: bool) ->
         "metadata": options.metadata or None,
         "presence_penalty": options.presence_penalty,
         "frequency_penalty": options.frequency_penalty,
+        "logit_bias": options.logit_bias or None,
         "verbosity": options.verbosity,
         "response_format": _encode_format(options.response_format),
     }
