@@ -145,7 +145,7 @@ class Machine:
             case "steer":
                 live = self.supervisor.registry.get(self.run)
                 if live is not None and live.state.is_going:
-                    self.supervisor.steer(self.run, user_says("also"))
+                    await self.supervisor.steer(self.run, user_says("also"))
             case "idle_timeout":
                 live = self.supervisor.registry.get(self.run)
                 if live is not None:

@@ -10,6 +10,7 @@ from typing import Any, Literal, assert_never
 
 import msgspec
 
+from holdfast.api.chat_messages import marks_of
 from holdfast.api.items.encrypted_content import seal_call, seal_reasoning
 from holdfast.ids import NodeId, RunId
 from holdfast.messages import (
@@ -145,9 +146,21 @@ def items_of(message: Message, names: ItemNames, *, sealed: bool = False) -> lis
         case ToolMessage():
             return [output_item(names.take("fco"), message.call_id, message.output, "completed")]
         case AssistantMessage():
-            return [_part_item(part, names, sealed) for part in message.parts]
+            items = [_part_item(part, names, sealed) for part in message.parts]
+            if message.outcome is not None:
+                _mark(items, message, names)
+            return items
         case _:
             assert_never(message)
+
+
+def _mark(items: list[Item], message: AssistantMessage, names: ItemNames) -> None:
+    """R2: what was said last says that it is not whole; where no word came, an empty message does."""
+    said = next((item for item in reversed(items) if item["type"] == "message"), None)
+    if said is None:
+        said = message_item(names.take("msg"), [], "assistant", "incomplete")
+        items.append(said)
+    said |= {"status": "incomplete", **marks_of(message)}
 
 
 def _part_item(part: Text | Reasoning | ToolCall, names: ItemNames, sealed: bool) -> Item:
@@ -173,5 +186,10 @@ def _input_image(image: Image) -> dict[str, Any]:
 
 def take_out(message: Message, index: int) -> Message:
     """A message without its nth item. One that has no item left stays as an empty one, and keeps its place."""
-    parts = message.parts if isinstance(message, AssistantMessage) else ()
-    return AssistantMessage(parts=tuple(part for number, part in enumerate(parts) if number != index))
+    if not isinstance(message, AssistantMessage):
+        return AssistantMessage(parts=())
+    parts = tuple(part for number, part in enumerate(message.parts) if number != index)
+    if not parts or len(parts) == len(message.parts):
+        # Nothing is left, or it was the empty item that only says that no answer came.
+        return AssistantMessage(parts=parts)
+    return msgspec.structs.replace(message, parts=parts)
