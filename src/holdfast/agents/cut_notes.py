@@ -7,8 +7,6 @@ on the vocabulary.
 from collections.abc import Iterable
 from typing import Final
 
-import msgspec
-
 from holdfast.messages import AssistantMessage, Message, Text
 
 _WHY: Final = {
@@ -39,16 +37,12 @@ def note_cuts(messages: Iterable[Message]) -> list[Message]:
 
 def _with_note(said: AssistantMessage) -> AssistantMessage:
     why = _WHY.get(said.reason or "", "it ended early")
-    where = "here" if said.text.strip() else "before its first word"
-    note = f"[This answer was cut off {where}: {why}.]"
-    if not said.text.strip():
-        return _unmarked(said, Text(text=note))
-    last = said.parts[-1]
-    if isinstance(last, Text):
-        # One part with the words before it: protocols that keep parts apart would make two messages of it.
-        return _unmarked(msgspec.structs.replace(said, parts=said.parts[:-1]), Text(text=f"{last.text}\n\n{note}"))
-    return _unmarked(said, Text(text=note))
-
-
-def _unmarked(said: AssistantMessage, last: Text) -> AssistantMessage:
-    return AssistantMessage(parts=(*said.parts, last))
+    words = [(place, part) for place, part in enumerate(said.parts) if isinstance(part, Text) and part.text.strip()]
+    if not words:
+        # Thoughts that led to nothing are left out: a provider may refuse them without the words they were for.
+        note = Text(text=f"[This answer was cut off before its first word: {why}.]")
+        return AssistantMessage(parts=(note, *said.tool_calls))
+    # In the part that has the last words: a protocol that keeps parts apart would make two messages of two.
+    place, last = words[-1]
+    noted = Text(text=f"{last.text}\n\n[This answer was cut off here: {why}.]")
+    return AssistantMessage(parts=(*said.parts[:place], noted, *said.parts[place + 1 :]))
