@@ -64,6 +64,17 @@ def said(world: World) -> list[Any]:
     return [message.get("content") for message in world.provider.requests[-1].body["messages"]]
 
 
+@pytest.mark.parametrize("stored", [True, False])
+async def test_an_answer_that_was_cut_off_is_told_to_the_next_turn_of_the_connection(stored: bool) -> None:
+    """R2.f, P8: also where only the connection remembers it."""
+    async with serving([Reply(text="One two three", fault=Fault("eof", 2)), Reply(text="ok")]) as world:
+        async with connected(world) as socket:
+            name = (await socket.turn("a", store=stored))[-1]["response"]["id"]
+            await socket.turn("b", store=stored, previous_response_id=name)
+        note = "[This answer was cut off here: the connection to the model was lost.]"
+        assert said(world) == ["a", f"One two\n\n{note}", "b"]
+
+
 async def test_turns_on_one_connection_have_the_same_events_as_a_stream() -> None:
     """P3.a, P3.b, P4.a, P5.a: response.create in, the stream's events out, one message each, and no [DONE]."""
     async with serving([Reply(reasoning="Hm.", text="One two."), Reply(text="Three.")]) as world:
