@@ -32,7 +32,14 @@ def note_cuts(messages: Iterable[Message]) -> list[Message]:
 
     In the answer's own message, so that turns still alternate. What became of its calls is told where they stand.
     """
-    return [_with_note(said) if isinstance(said, AssistantMessage) and said.outcome else said for said in messages]
+    shown: list[Message] = []
+    for said in messages:
+        if not isinstance(said, AssistantMessage) or not said.outcome:
+            shown.append(said)
+        elif said.parts or (shown and not isinstance(shown[-1], AssistantMessage)):
+            shown.append(_with_note(said))
+        # Else there is neither an answer nor what it would have answered, and no turn to tell of it.
+    return shown
 
 
 def _with_note(said: AssistantMessage) -> AssistantMessage:

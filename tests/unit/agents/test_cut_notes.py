@@ -55,7 +55,7 @@ CALL = ToolCall(id=CallId("c"), name="echo", arguments="{}")
 )
 def test_the_note_stands_at_the_end_of_the_answer_that_was_cut_off(said: Message, told: Message) -> None:
     """R2.f: in the answer's own message, after its words; nothing is added to what is whole."""
-    assert note_cuts([said]) == [told]
+    assert note_cuts([user_says("asked"), said]) == [user_says("asked"), told]
 
 
 @pytest.mark.parametrize("reason", REASONS)
@@ -65,6 +65,13 @@ def test_every_reason_is_told_in_words_of_its_own(reason: str) -> None:
     assert isinstance(told, AssistantMessage)
     assert told.text.startswith("half\n\n[This answer was cut off here: ")
     assert "it ended early" not in told.text
+
+
+def test_an_answer_that_is_not_there_to_a_question_that_is_gone_is_not_told() -> None:
+    """R2.f: no conversation begins with an answer, and none has two in a row because of a note."""
+    assert note_cuts([cut(), user_says("q")]) == [user_says("q")]
+    assert note_cuts([user_says("q"), shown(Text(text="a")), cut()]) == [user_says("q"), shown(Text(text="a"))]
+    assert note_cuts([user_says("q"), cut(), cut()]) == [user_says("q"), shown(Text(text=FIRST))]
 
 
 def test_a_question_is_asked_once_however_often_nothing_came_of_it() -> None:
