@@ -196,3 +196,37 @@ async def test_a_message_that_comes_in_the_middle_of_a_word_is_heard_after_it() 
         types = [event["type"] for event in log_of(await world.client.get(f"/v1/runs/{run}/events"))]
         began = types.index("message.added")
         assert types[began - 1] == types[began + 1] == "text.added"
+
+
+async def test_a_message_is_acknowledged_while_the_model_goes_on_talking() -> None:
+    """R6.b, R13.a: it waits for its own place in the log, not for a pause."""
+    words = Reply(text=tuple(f"w{number} " for number in range(3000)), delay_seconds=0.001)
+    async with serving([words, Reply(text="heard")]) as world:
+        run = (await world.client.post("/v1/runs", {"input": "go"})).json["run_id"]
+        async with asyncio.timeout(10):
+            while not (await world.client.get(f"/v1/runs/{run}")).json["text"]:
+                await asyncio.sleep(0.005)
+        assert (await world.client.post(f"/v1/runs/{run}/messages", {"content": "also"})).status == 202
+        going = (await world.client.get(f"/v1/runs/{run}")).json
+        assert going["status"] == "running"
+        assert "w2999" not in going["text"]
+        await world.client.post(f"/v1/runs/{run}/stop")
+
+
+async def test_what_is_said_to_a_run_that_waits_for_its_turn_is_heard_by_its_first() -> None:
+    """R13.a, R11.a: behind its question, and saved like it."""
+    async with serving([Reply(text=("one ", "two"), hold_after=1), Reply(text="heard")]) as world:
+        body = {"input": "first", "session_id": "s"}
+        await world.client.post("/v1/runs", body)
+        request = await world.provider.received()
+        queued = (await world.client.post("/v1/runs", {**body, "input": "second"})).json
+        assert queued["status"] == "queued"
+        path = f"/v1/runs/{queued['run_id']}"
+        assert (await world.client.post(f"{path}/messages", {"content": "also"})).status == 202
+        request.release()
+        types = [event["type"] for event in log_of(await world.client.get(f"{path}/events"))]
+        assert types[:3] == ["run.started", "message.added", "turn.started"]
+        sent = [message["content"] for message in world.provider.requests[1].body["messages"]]
+        assert sent == ["first", "one two", "second", "also"]
+        saved = (await world.client.get("/v1/sessions/s/messages")).json["data"]
+        assert [message["content"] for message in saved] == [*sent, "heard"]
