@@ -131,8 +131,8 @@ async def _check(http: Client, client: Client9, figures: Figures) -> None:
     assert log[len(log) - 1]["type"] == "run.ended"
     assert "".join(e["text"] for e in log.values() if e["type"] == TextAdded.__struct_config__.tag) == run["text"]
     messages = (await http.get(f"/v1/sessions/{client.session}/messages")).json["data"]
-    said = [message["content"] for message in messages]
-    assert said == (["go", run["text"]] if run["text"] else ["go"]), said
+    said = [(message["content"], message.get("outcome"), message.get("reason")) for message in messages]
+    assert said == [("go", None, None), (run["text"], "incomplete", "server_restart")], said
     figures.streams += 1
     figures.characters_seen += len(client.text)
     figures.characters_saved += len(run["text"])

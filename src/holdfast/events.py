@@ -180,16 +180,20 @@ class ApprovalAsked(Value, frozen=True, kw_only=True, tag="approval.asked"):
     """How long it waits before it denies itself."""
 
 
+ApprovedBy = Literal["client", "nobody", "timeout", "stop"]
+"""Who answered: a person; a client that has nobody to ask; the time that was up; the run's end."""
+
+
 class ApprovalAnswered(Value, frozen=True, kw_only=True, tag="approval.answered"):
     """R12: the answer, and whose it was."""
 
     call_id: CallId
     approved: bool
-    by: Literal["client", "timeout", "stop"]
+    by: ApprovedBy
 
 
 class Steered(Value, frozen=True, kw_only=True, tag="message.added"):
-    """R13: a message posted to the running run; the model sees it before its next turn."""
+    """R13: a message was posted to the run. The next `TurnStarted` is of a model that sees it."""
 
     message: UserMessage
 

@@ -83,6 +83,10 @@ class AssistantMessage(Value, frozen=True, kw_only=True, tag="assistant"):
     """What a model said in one turn, its parts in the order they came."""
 
     parts: tuple[AssistantPart, ...]
+    outcome: str | None = None
+    """R2: how its run ended, where the answer is not whole: `incomplete`, `failed` or `cancelled`."""
+    reason: str | None = None
+    """Why it is not."""
 
     @property
     def text(self) -> str:

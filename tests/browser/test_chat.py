@@ -92,6 +92,34 @@ async def test_stop_ends_the_run_closes_the_upstream_and_says_what_was_kept(tmp_
         await expect(it.answers.last).to_have_text(kept, use_inner_text=True)
 
 
+async def test_an_earlier_answer_that_is_not_whole_is_shown_as_that(tmp_path: Path, browser: Browser) -> None:
+    """R2.e: after a reload, and in a copy of the chat, which knows nothing of the run; with words of it and without."""
+    script = [
+        Reply(text="one two three", fault=Fault("eof", 2)),
+        Reply(fault=Fault("status", 400)),
+        Reply(text="Whole."),
+    ]
+    async with browsing(tmp_path, browser, script) as it:
+        for question in ("First", "Second", "Third"):
+            await it.ask(question)
+            await it.finished()
+        endings = it.page.locator(".ending")
+        for _ in range(2):
+            await expect(it.answers).to_have_count(3)
+            await expect(endings).to_have_count(2)
+            await expect(endings.nth(0)).to_contain_text("Not finished. ")
+            await expect(endings.nth(0)).to_have_attribute("data-reason", "stream_interrupted")
+            await expect(endings.nth(1)).to_contain_text("Failed. ")
+            await it.page.reload()
+        address = it.page.url
+        await it.page.get_by_role("button", name="Fork the chat here").last.click()
+        await expect(it.page).not_to_have_url(address)
+        await expect(it.answers).to_have_count(3)
+        await expect(endings).to_have_count(2)
+        await expect(endings.nth(0)).to_contain_text("The connection to the model was lost.")
+        await expect(endings.nth(1)).to_contain_text("The model's provider reported an error.")
+
+
 async def test_stop_before_the_first_token_works_too(tmp_path: Path, browser: Browser) -> None:
     """T3.c: while the model has said nothing yet."""
     async with browsing(tmp_path, browser, [Reply(fault=Fault("stall_before_headers"))]) as it:

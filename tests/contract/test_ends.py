@@ -133,7 +133,7 @@ async def test_waiting_for_a_persons_word_is_not_idling(store: Store) -> None:
         started = await world.start()
         await read_until(started.subscription, ApprovalAsked)
         await asyncio.sleep(0.3 + 3 * SWEEP_SECONDS)
-        world.supervisor.answer_approval(started.run, None, approved=True)
+        await world.supervisor.answer_approval(started.run, None, approved=True)
         assert outcome_of(await read_all(started.subscription)) == Completed()
         assert len(world.tools.done) == 1
 

@@ -1047,7 +1047,8 @@ async def test_a_stream_whose_client_leaves_is_stored_incomplete_and_can_be_cont
         assert kept["holdfast"]["reason"] == "client_disconnect"
         assert kept["output"][0]["status"] == "incomplete"
         await ask(world, "Go on.", previous_response_id=name)
-        assert said(world) == [("user", "Count"), ("assistant", "One two"), ("user", "Go on.")]
+        told = "One two\n\n[This answer was cut off here: the user's connection was closed.]"
+        assert said(world) == [("user", "Count"), ("assistant", told), ("user", "Go on.")]
 
 
 async def test_a_plain_request_whose_client_leaves_ends_too() -> None:
@@ -1187,7 +1188,8 @@ async def test_a_response_that_was_cancelled_can_be_continued_from() -> None:
             await response.read()
         assert text_of(await get(world, name)) == "One two"
         await ask(world, "Go on.", previous_response_id=name)
-        assert said(world) == [("user", "Count"), ("assistant", "One two"), ("user", "Go on.")]
+        told = "One two\n\n[This answer was cut off here: the user stopped it.]"
+        assert said(world) == [("user", "Count"), ("assistant", told), ("user", "Go on.")]
 
 
 async def test_deleting_a_response_that_goes_on_stops_it() -> None:
@@ -1233,7 +1235,8 @@ async def test_responses_outlive_the_server(tmp_path: Path) -> None:
             assert events[-1].type == "response.incomplete"
             await sdk.responses.create(model="holdfast", input="Go on", previous_response_id=going.id)
             await sdk.close()
-        assert [m["content"] for m in provider.requests[-1].body["messages"][1:]] == ["Count", "One two", "Go on"]
+        told = "One two\n\n[This answer was cut off here: the server was restarted.]"
+        assert [m["content"] for m in provider.requests[-1].body["messages"][1:]] == ["Count", told, "Go on"]
 
 
 # What was asked, and the same request twice.

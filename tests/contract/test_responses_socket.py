@@ -21,7 +21,7 @@ from holdfast.testing import Fault, Parts, Reply
 from holdfast.testing.upstream import ScriptedUpstream
 from tests.contract.test_responses import ASK_WEATHER, WEATHER
 from tests.contract.test_store_trouble import HeldStore
-from tests.responses_world import RESPONSES, TERMINAL, check_events, check_response, text_of
+from tests.responses_world import RESPONSES, TERMINAL, as_the_sdk_types_it, check_events, check_response, text_of
 from tests.serving import KEY, World, serving, serving_parts
 
 SERVER_EVENT: TypeAdapter[Any] = TypeAdapter(ResponsesServerEvent)
@@ -38,7 +38,7 @@ class Socket:
 
     async def next(self) -> dict[str, Any]:
         event: dict[str, Any] = await self.raw.receive_json(timeout=10)
-        assert SERVER_EVENT.validate_python(event).type == event["type"]
+        assert SERVER_EVENT.validate_python(as_the_sdk_types_it(event)).type == event["type"]
         return event
 
     async def turn(self, body: Any = "Hello?", **fields: Any) -> list[dict[str, Any]]:
@@ -62,6 +62,17 @@ async def connected(world: World) -> AsyncIterator[Socket]:
 
 def said(world: World) -> list[Any]:
     return [message.get("content") for message in world.provider.requests[-1].body["messages"]]
+
+
+@pytest.mark.parametrize("stored", [True, False])
+async def test_an_answer_that_was_cut_off_is_told_to_the_next_turn_of_the_connection(stored: bool) -> None:
+    """R2.f, P8: also where only the connection remembers it."""
+    async with serving([Reply(text="One two three", fault=Fault("eof", 2)), Reply(text="ok")]) as world:
+        async with connected(world) as socket:
+            name = (await socket.turn("a", store=stored))[-1]["response"]["id"]
+            await socket.turn("b", store=stored, previous_response_id=name)
+        note = "[This answer was cut off here: the connection to the model was lost.]"
+        assert said(world) == ["a", f"One two\n\n{note}", "b"]
 
 
 async def test_turns_on_one_connection_have_the_same_events_as_a_stream() -> None:

@@ -28,7 +28,7 @@ from holdfast.events import (
     TurnStarted,
 )
 from holdfast.ids import BEFORE_FIRST, CallId, EventNumber, NodeId, RunId
-from holdfast.messages import AssistantMessage, Text, ToolCall, ToolMessage, ToolSpec, user_says
+from holdfast.messages import AssistantMessage, Text, ToolCall, ToolMessage, ToolSpec, UserMessage, user_says
 from holdfast.outcomes import Cancelled, Completed, Failed, Incomplete, RequiresAction
 from holdfast.runs.recovery import recover
 from holdfast.store.memory import MemoryStore
@@ -50,8 +50,8 @@ from tests.runs_world import (
 )
 
 
-def assistant(text: str) -> AssistantMessage:
-    return AssistantMessage(parts=(Text(text=text),))
+def assistant(text: str, outcome: str | None = None, reason: str | None = None) -> AssistantMessage:
+    return AssistantMessage(parts=(Text(text=text),) if text else (), outcome=outcome, reason=reason)
 
 
 async def test_a_run_is_numbered_from_zero_and_a_replay_is_what_was_sent_live(store: Store) -> None:
@@ -206,7 +206,7 @@ async def test_stop_interrupts_mid_await_and_keeps_exactly_what_had_arrived(stor
         started = await world.start()
         await read_until(started.subscription, TextAdded)
         assert await world.supervisor.stop(started.run) is True
-        assert (await world.messages())[-1] == assistant("half an ans")
+        assert (await world.messages())[-1] == assistant("half an ans", "cancelled", "user")
         assert await world.supervisor.stop(started.run) is False
         assert outcome_of(await read_all(started.subscription)) == Cancelled(reason="user")
         with pytest.raises(NotFoundError):
@@ -220,7 +220,7 @@ async def test_stop_before_the_first_step_of_a_run_still_saves_it(store: Store) 
         assert await world.supervisor.stop(started.run) is True
         events = await read_all(started.subscription)
         assert outcome_of(events) == Cancelled(reason="user")
-        assert await world.messages() == [user_says("hello")]
+        assert await world.messages() == [user_says("hello"), assistant("", "cancelled", "user")]
 
 
 async def test_stop_ends_a_running_tool_and_marks_it_unknown(store: Store) -> None:
@@ -348,7 +348,7 @@ async def test_a_run_cut_off_by_a_crash_is_closed_and_can_be_continued_from(stor
         world.upstream.add(says("continued"))
         await world.run("go on", stored_history=True, lane="wait")
         asked = world.upstream.calls[0].messages
-        assert [type(m).__name__ for m in asked] == ["UserMessage", "AssistantMessage", "ToolMessage", "UserMessage"]
+        assert [type(m) for m in asked] == [UserMessage, AssistantMessage, ToolMessage, AssistantMessage, UserMessage]
 
 
 async def test_shutdown_lets_work_finish_then_interrupts_and_saves_the_rest(store: Store) -> None:
@@ -472,7 +472,8 @@ async def test_replace_interrupts_the_first_and_starts_when_its_partial_is_saved
         two = await world.start("q2", lane="replace", stored_history=True)
         assert outcome_of(await read_all(two.subscription)) == Completed()
         assert outcome_of(await read_all(one.subscription)) == Cancelled(reason="replaced")
-        assert world.upstream.calls[1].messages == (user_says("q1"), assistant("old"), user_says("q2"))
+        note = "[This answer was cut off here: the user sent a newer message instead of waiting.]"
+        assert world.upstream.calls[1].messages == (user_says("q1"), assistant(f"old\n\n{note}"), user_says("q2"))
 
 
 async def test_reject_and_a_full_queue_turn_a_run_away(store: Store) -> None:
@@ -513,14 +514,14 @@ async def test_an_approval_pauses_the_run_until_it_is_answered(store: Store, app
         view = await world.supervisor.get(started.run)
         assert view.status == "waiting_approval"
         assert [approval.call_id for approval in view.approvals] == [asked.call_id]
-        assert world.supervisor.answer_approval(started.run, None, approved) == asked.call_id
+        assert (await world.supervisor.answer_approval(started.run, None, approved)) == asked.call_id
         events += await read_all(started.subscription)
         assert outcome_of(events) == Completed()
         assert bool(world.tools.done) is approved
         answers = [e for e in events if isinstance(e, ApprovalAnswered)]
         assert [(e.approved, e.by) for e in answers] == [(approved, "client")]
         with pytest.raises(RequestError):
-            world.supervisor.answer_approval(started.run, None, True)
+            await world.supervisor.answer_approval(started.run, None, True)
 
 
 @pytest.mark.parametrize(
@@ -565,13 +566,13 @@ async def test_a_message_posted_to_a_running_run_reaches_the_model_before_its_ne
     async with open_world(store, [[gate, *says("first")], says("second")]) as world:
         started = await world.start()
         await world.upstream.asked(1)
-        world.supervisor.steer(started.run, user_says("wait, also this"))
+        await world.supervisor.steer(started.run, user_says("wait, also this"))
         gate.set()
         events = await read_all(started.subscription)
         assert [e.message for e in events if isinstance(e, Steered)] == [user_says("wait, also this")]
         assert world.upstream.calls[1].messages[-1] == user_says("wait, also this")
         with pytest.raises(RequestError):
-            world.supervisor.steer(started.run, user_says("too late"))
+            await world.supervisor.steer(started.run, user_says("too late"))
 
 
 async def test_a_message_posted_while_the_model_calls_a_tool_is_heard_with_its_result(store: Store) -> None:
@@ -580,7 +581,7 @@ async def test_a_message_posted_while_the_model_calls_a_tool_is_heard_with_its_r
     async with open_world(store, [[gate, *asks_for(("echo", '{"text": "hi"}'))], says("heard")]) as world:
         started = await world.start()
         await world.upstream.asked(1)
-        world.supervisor.steer(started.run, user_says("and be quick"))
+        await world.supervisor.steer(started.run, user_says("and be quick"))
         gate.set()
         assert outcome_of(await read_all(started.subscription)) == Completed()
         result = ToolMessage(call_id=CallId("call_0"), name="echo", output="hi", by_server=True)
@@ -592,9 +593,9 @@ async def test_a_message_that_no_turn_has_seen_is_still_saved(store: Store) -> N
     async with open_world(store, [[asyncio.Event()]]) as world:
         started = await world.start()
         await world.upstream.asked(1)
-        world.supervisor.steer(started.run, user_says("and this"))
+        await world.supervisor.steer(started.run, user_says("and this"))
         await world.supervisor.stop(started.run)
-        assert (await world.messages())[-1] == user_says("and this")
+        assert (await world.messages())[1:] == [user_says("and this"), assistant("", "cancelled", "user")]
 
 
 async def test_a_call_cut_off_in_its_arguments_is_dropped_and_the_user_told(store: Store) -> None:
@@ -635,7 +636,9 @@ async def test_every_call_that_was_cut_off_is_named_to_the_user_and_to_the_next_
         ]
         assert [e.text for e in events if isinstance(e, TextAdded)] == [warning]
         await world.run("go on", stored_history=True)
-        assert world.upstream.calls[1].messages == (user_says("go"), assistant(warning), user_says("go on"))
+        note = "[This answer was cut off here: the connection to the model was lost.]"
+        told = assistant(f"{warning}\n\n{note}")
+        assert world.upstream.calls[1].messages == (user_says("go"), told, user_says("go on"))
         assert world.tools.done == []
 
 

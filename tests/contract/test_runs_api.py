@@ -299,7 +299,8 @@ async def test_lanes_over_http(tmp_path: Path) -> None:
         assert (await finished(world.client, first))["reason"] == "replaced"
         assert (await finished(world.client, waiting["run_id"]))["reason"] == "replaced"
         sent = [m["content"] for m in world.provider.requests[1].body["messages"]]
-        assert sent[:2] == ["Hello?", "one two "]
+        note = "[This answer was cut off here: the user sent a newer message instead of waiting.]"
+        assert sent[:2] == ["Hello?", f"one two \n\n{note}"]
 
 
 async def test_bad_runs_get_a_clear_error_and_leave_nothing_behind() -> None:

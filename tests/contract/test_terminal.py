@@ -479,11 +479,55 @@ class TestPipe:
         assert (last["outcome"], last["reason"], last["text"]) == ("failed", "upstream_error", "")
 
     def test_nobody_can_be_asked_in_a_pipe_so_the_call_is_denied_at_once(self, asking: Shared, tmp_path: Path) -> None:
-        """R12.c: in a pipe approvals are denied at once, and the answer says so."""
-        said = run_piped(tmp_path, "chat", given="run echo never", **asking.variables)
+        """T1.e, R12.c: in a pipe approvals are denied at once; log, model and user are told that nobody was asked."""
+        said = run_piped(tmp_path, "chat", "--json", given="run echo never", **asking.variables)
         assert said.returncode == 0, said.stderr
-        assert "The user denied this call; it was not carried out" in said.stderr
+        events = [json.loads(line) for line in said.stdout.splitlines()]
+        answers = [(e["approved"], e["by"]) for e in events if e.get("type") == "approval.answered"]
+        assert answers == [(False, "nobody")]
+        told = next(e["output"] for e in events if e.get("type") == "tool.finished")
+        assert told == "This call needs approval and there is nobody to ask; it was not carried out."
         assert asking.newest()["tools"] == []
+        said = run_piped(tmp_path, "chat", given="run echo never", **asking.variables)
+        assert "denied: there is nobody to ask" in said.stderr
+        assert "The user denied" not in said.stdout + said.stderr
+
+    def test_yes_approves_what_nobody_can_be_asked_about(self, asking: Shared, tmp_path: Path) -> None:
+        """T1.e, R12.a: --yes is the user's word, and the log has it as that."""
+        said = run_piped(tmp_path, "chat", "--yes", "--json", given="run echo allowed", **asking.variables)
+        assert said.returncode == 0, said.stderr
+        events = [json.loads(line) for line in said.stdout.splitlines()]
+        answers = [(e["approved"], e["by"]) for e in events if e.get("type") == "approval.answered"]
+        assert answers == [(True, "client")]
+        assert [tool["status"] for tool in asking.newest()["tools"]] == ["completed"]
+
+    def test_an_earlier_answer_that_is_not_whole_is_shown_as_that(self, shared: Shared, tmp_path: Path) -> None:
+        """R2.e, T1.c, T2.a: by --continue, by --resume, by `runs show`; with words of it and without."""
+        cut = shared.ask("/v1/runs", {"input": "hello", "model": "chaos/die_after-2", "session_id": "cut"})["run_id"]
+        none = shared.ask("/v1/runs", {"input": "hello", "model": "chaos/400", "session_id": "none"})["run_id"]
+        shared.ended(cut)
+        shared.ended(none)
+        text = shared.run(cut)["text"].strip()
+        shown = run_piped(tmp_path, "runs", "show", cut, **shared.variables).stdout
+        mark = r"▲ Incomplete \(stream_interrupted\): this answer is not whole\."
+        assert re.search(rf"answer +{text}\s+{mark}\n", shown)
+        with opened_terminal(tmp_path, "chat", "--resume", "cut", **shared.variables) as terminal:
+            terminal.expect("› hello")
+            terminal.expect(text)
+            terminal.expect(mark)
+            terminal.await_prompt()
+            terminal.say("/resume none")
+            terminal.expect("› hello")
+            terminal.expect(r"✗ Failed \(upstream_error\): no answer came\.")
+            terminal.await_prompt()
+            terminal.keys(CTRL_D)
+            assert terminal.exit_code() == 0
+        stopped = shared.ask("/v1/runs", {"input": "count slowly to 400", "session_id": "halted"})["run_id"]
+        shared.ask(f"/v1/runs/{stopped}/stop", {})
+        with opened_terminal(tmp_path, "chat", "--continue", **shared.variables) as terminal:
+            terminal.expect(r"■ Stopped \(user\): (this answer is not whole|no answer came)\.")
+            terminal.await_prompt()
+            terminal.keys(CTRL_D)
 
     def test_when_the_reader_leaves_the_run_is_stopped_and_nothing_is_said(
         self, shared: Shared, tmp_path: Path

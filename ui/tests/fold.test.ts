@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { answerText, EMPTY, fold, outputTokens, type RunView, type ToolItem } from "../src/lib/fold";
+import { answerText, EMPTY, fold, lastSaid, outputTokens, type RunView, type ToolItem } from "../src/lib/fold";
 import type { Numbered, RunEvent } from "../src/lib/wire";
 
 type Bare = RunEvent extends infer E ? (E extends RunEvent ? Omit<E, "at"> & { at?: number } : never) : never;
@@ -146,6 +146,17 @@ describe("the fold of a run's events", () => {
     );
     expect(view.items.map((item) => item.kind)).toEqual(["text", "steer", "text"]);
     expect(view.items[1]).toMatchObject({ parts: [{ type: "text", text: "shorter" }] });
+  });
+
+  it("keeps a steering message behind the turn that it came in, and no word is broken by it", () => {
+    const steer: Bare = { type: "message.added", message: { parts: [{ type: "text", text: "shorter" }] } };
+    const during = fold(EMPTY, log(...started, text("Hel"), steer, text("lo"), began));
+    expect(during.items.map((item) => item.kind)).toEqual(["text", "tool", "steer"]);
+    expect(during.items).toMatchObject([{ text: "Hello" }, {}, { heard: false }]);
+    expect(lastSaid(during.items)?.kind).toBe("tool");
+    const next = { type: "turn.started", turn: 1, model: "a/b" } as const;
+    const after = fold(EMPTY, log(...started, text("Hel"), steer, text("lo"), next, text("two"), ended));
+    expect(after.items).toMatchObject([{ text: "Hello" }, { kind: "steer", heard: true }, { text: "two" }]);
   });
 
   it("asks for approval, then runs or denies", () => {

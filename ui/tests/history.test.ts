@@ -71,4 +71,13 @@ describe("saved messages", () => {
   it("get no verdict when their run is no longer known", () => {
     expect(exchanges[0]!.view.outcome).toBeNull();
   });
+
+  it("that are not whole say so themselves, also where nothing came", () => {
+    const half: Message = { ...messages[6]!, outcome: "cancelled", reason: "user" };
+    expect(exchangesOf([half], new Map())[0]!.view.outcome).toEqual({ outcome: "cancelled", reason: "user" });
+    const none: Message = { id: 9, run_id: "run_4", role: "assistant", content: "", outcome: "failed", reason: "upstream_error" };
+    const { view } = exchangesOf([{ ...messages[0]!, run_id: "run_4" }, none], new Map())[0]!;
+    expect(view).toMatchObject({ items: [], outcome: { outcome: "failed", reason: "upstream_error" } });
+    expect(exchangesOf([half], new Map([["run_2", run as unknown as Run]]))[0]!.view.outcome).toMatchObject({ message: "Lost." });
+  });
 });

@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 import type { ToolItem } from "../src/lib/fold";
-import { LIVE_STATUSES, type Outcome, type OutcomeName } from "../src/lib/wire";
+import { type AnsweredBy, LIVE_STATUSES, type Outcome, type OutcomeName } from "../src/lib/wire";
 import { STATUS_WORDS, bytes, count, day, duration, ending, isGoing, toolRemark } from "../src/lib/words";
 
 const outcomes: Outcome[] = [
@@ -64,10 +64,12 @@ describe("a call that did not simply run", () => {
   });
 
   it("says who denied it", () => {
-    const denied = (by: "client" | "timeout" | "stop") => remark({ state: "denied", approval: { expires: 0, by, approved: false } });
+    const denied = (by: AnsweredBy) => remark({ state: "denied", approval: { expires: 0, by, approved: false } });
     expect(denied("timeout")).toContain("Nobody answered in time");
     expect(denied("stop")).toContain("stopped before anybody answered");
+    expect(denied("nobody")).toContain("nobody to ask");
     expect(denied("client")).toContain("Denied");
+    expect(remark({ state: "not_run", output: "This call needs approval and there is nobody to ask." })).toContain("nobody to ask");
   });
 });
 

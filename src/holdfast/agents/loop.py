@@ -6,11 +6,12 @@ outcome, unless whoever runs it cancels it. Sits on the ports to models and tool
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, assert_never
+from typing import Any, assert_never
 
 import msgspec
 
 from holdfast.agents.approvals import ApprovalPolicy
+from holdfast.agents.cut_notes import note_cuts
 from holdfast.agents.cuts import NOT_CARRIED_OUT, cut_deltas, cut_turn, drop_calls, outcome_of_failure
 from holdfast.agents.pairing import pair_results
 from holdfast.agents.port import RunHandle
@@ -19,14 +20,12 @@ from holdfast.clock import Clock
 from holdfast.config import AgentSettings, LimitSettings
 from holdfast.errors import ToolError, UpstreamError
 from holdfast.events import (
-    ApprovalAnswered,
     ApprovalAsked,
     ArgumentsAdded,
     Delta,
     Event,
     Executed,
     ReasoningAdded,
-    Steered,
     TextAdded,
     ToolCallReady,
     ToolFinished,
@@ -77,7 +76,7 @@ class Loop:
         self._agent = agent
         self._request = request
         self._run = run
-        self._messages = pair_results(history, request.input)
+        self._messages = note_cuts(pair_results(history, request.input))
         self._client_tools = {tool.name for tool in request.client_tools}
         self._tool_calls = 0
         self._fold = TurnFold()
@@ -94,7 +93,6 @@ class Loop:
         while self._ended is None:
             if turn == max_turns:
                 return Incomplete(reason="max_turns")
-            self._take_steering()
             self._fold = TurnFold()
             await self._model_turn(turn)
             turn += 1
@@ -105,15 +103,14 @@ class Loop:
     def _say(self, *events: Event) -> None:
         self._run.push(events)
 
-    def _take_steering(self) -> None:
-        if self._run.has_messages:
-            messages = self._run.take_messages()
-            self._messages.extend(messages)
-            self._say(*(Steered(message=message) for message in messages))
-
     async def _model_turn(self, turn: int) -> None:
         """Ask the model once and pass on what it says."""
+        steering = self._run.take_messages()
+        self._messages.extend(steering)
         self._say(TurnStarted(turn=turn, model=self._request.model))
+        if steering:
+            # No model hears what the store could not keep.
+            await self._run.drain()
         fold = self._fold
         try:
             await self._agent.upstream.ask(self._call(turn), self)
@@ -225,11 +222,9 @@ class Loop:
         if policy == "ask" and self._request.can_ask:
             seconds = self._agent.settings.approval_seconds
             self._say(ApprovalAsked(call_id=call.id, name=call.name, arguments=call.arguments, seconds=seconds))
-            approved = await self._run.ask(call.id, seconds)
-            by: Literal["client", "timeout"] = "timeout" if approved is None else "client"
-            self._say(ApprovalAnswered(call_id=call.id, approved=bool(approved), by=by))
-            if not approved:
-                self._refuse(call, _DENIED[by])
+            answer = await self._run.ask(call.id, seconds)
+            if not answer.approved:
+                self._refuse(call, _DENIED[answer.by])
                 return
         elif policy != "auto":
             self._refuse(call, _DENIED["policy" if policy == "deny" else "nobody"])

@@ -18,10 +18,10 @@ def pair_results(history: Sequence[Message], given: Sequence[Message]) -> list[M
 
     Of two results of a call the newer counts, and a call without one gets one. A result in the history whose call is
     gone is left out; one that is new stays, so that the provider can say what is wrong with it. A question that was
-    never answered and is asked again, as SDKs do after a failure, is asked once.
+    never answered and is asked again, as SDKs do after a failure, is asked once: its empty answers go with it.
     """
-    while history and given and isinstance(given[0], UserMessage) and history[-1] == given[0]:
-        history = history[:-1]
+    if given and isinstance(given[0], UserMessage):
+        history = history[: _asked_before(history, given[0])]
     places: list[tuple[Message, dict[CallId, ToolMessage]]] = []
     results_of: dict[CallId, dict[CallId, ToolMessage]] = {}
     for number, message in enumerate((*history, *given)):
@@ -40,6 +40,22 @@ def pair_results(history: Sequence[Message], given: Sequence[Message]) -> list[M
         while isinstance(last := places[-1][0], AssistantMessage) and not last.tool_calls:
             places.pop()
     return [each for message, results in places for each in (message, *_in_order(message, results))]
+
+
+def _asked_before(history: Sequence[Message], question: UserMessage) -> int:
+    """Where the tries at a question begin that nothing came of; without any, the history's end."""
+    begin = place = len(history)
+    while place:
+        place -= 1
+        if history[place] == question:
+            begin = place
+        elif not _is_empty(history[place]):
+            break
+    return begin
+
+
+def _is_empty(message: Message) -> bool:
+    return isinstance(message, AssistantMessage) and not message.parts
 
 
 def _in_order(message: Message, results: dict[CallId, ToolMessage]) -> list[ToolMessage]:

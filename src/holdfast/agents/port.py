@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
-from holdfast.events import Event
+from holdfast.events import ApprovalAnswered, Event
 from holdfast.ids import CallId
 from holdfast.messages import UserMessage
 from holdfast.sinks import EventSink
@@ -37,11 +37,11 @@ class RunHandle(EventSink, Protocol):
         ...
 
     def take_messages(self) -> Sequence[UserMessage]:
-        """What was said to the run since the last look; the model hears it before its next turn."""
+        """What was said to the run since the last look, and stands in the log: for the turn that begins now."""
         ...
 
-    async def ask(self, call: CallId, seconds: float) -> bool | None:
-        """Wait until somebody approves a call, or denies it; None: nobody did in time."""
+    async def ask(self, call: CallId, seconds: float) -> ApprovalAnswered:
+        """Wait until somebody approves a call, or denies it, or the time for it is over. The answer is in the log."""
         ...
 
     def waiting(self) -> AbstractContextManager[None]:

@@ -304,7 +304,7 @@ def encode_message(message: Message) -> dict[str, Any]:
                     {"id": c.id, "type": "function", "function": {"name": c.name, "arguments": c.arguments}}
                     for c in message.tool_calls
                 ]
-            return encoded
+            return encoded | marks_of(message)
         case ToolMessage():
             return {
                 "role": "tool",
@@ -315,6 +315,11 @@ def encode_message(message: Message) -> dict[str, Any]:
             }
         case _:
             assert_never(message)
+
+
+def marks_of(message: AssistantMessage) -> dict[str, Any]:
+    """R2: what an answer that is not whole says of itself, in every API that shows it again."""
+    return {"outcome": message.outcome, "reason": message.reason} if message.outcome is not None else {}
 
 
 def _encode_part(part: Text | Image) -> dict[str, Any]:

@@ -178,6 +178,11 @@ class HoldfastClient:
         body = {"approved": approved, "call_id": call_id}
         await self._ask("POST", f"/v1/runs/{_segment(run)}/approval", _Nothing, body=body)
 
+    async def deny_unasked(self, run: str, call_id: str) -> None:
+        """Deny a call that waits, because there is nobody here who could be asked."""
+        body = {"approved": False, "call_id": call_id, "by": "nobody"}
+        await self._ask("POST", f"/v1/runs/{_segment(run)}/approval", _Nothing, body=body)
+
     async def steer(self, run: str, content: str) -> None:
         """Say something to a running run; the model hears it before its next turn."""
         await self._ask("POST", f"/v1/runs/{_segment(run)}/messages", _Nothing, body={"content": content})

@@ -130,6 +130,9 @@ class SessionMessage(msgspec.Struct, frozen=True, kw_only=True):
     created_at: float
     role: str
     content: str | list[dict[str, Any]] = ""
+    outcome: str | None = None
+    """How an answer ended that is not whole; None: it is, or it is no answer."""
+    reason: str | None = None
 
     @property
     def text(self) -> str:

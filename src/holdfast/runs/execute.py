@@ -11,13 +11,12 @@ from collections.abc import Sequence
 from holdfast.agents.cuts import outcome_of_failure
 from holdfast.agents.loop import Agent, Loop
 from holdfast.errors import StoreError, UpstreamError
-from holdfast.events import Event, RunStarted, Steered, Warned
+from holdfast.events import RunStarted, Warned
 from holdfast.messages import Message
 from holdfast.outcomes import Cancelled, Failed, Outcome
 from holdfast.runs.closing import close_interrupted
 from holdfast.runs.history import read_history, shown_of
 from holdfast.runs.live import LiveRun
-from holdfast.runs.log.transcript import Transcript
 from holdfast.runs.registry import Registry
 from holdfast.runs.start import withdraw
 from holdfast.runs.state import Admission, Move, Phase
@@ -96,7 +95,7 @@ class Executor:
         if live.state.admission is Admission.REFUSED:
             withdraw(live, self._registry)
             return
-        closing = _closing_events(live, outcome, whole)
+        closing = close_interrupted(whole, outcome, frozenset(live.record.client_tools))
         unsaved = await live.recorder.close(whole, closing, outcome, live.request.input)
         if unsaved is not None:
             logger.error("run %s could not be saved yet: %s", live.request.run, live.recorder.failure)
@@ -106,9 +105,3 @@ class Executor:
         self._registry.remove(live)
         if live.request.ephemeral:
             self._sweeper.purge_later(live)
-
-
-def _closing_events(live: LiveRun, outcome: Outcome, whole: Transcript) -> list[Event]:
-    # A message that was accepted and that no turn has seen is part of the conversation all the same (R13).
-    unseen = [Steered(message=message) for message in live.take_messages()]
-    return [*close_interrupted(whole, outcome, frozenset(live.record.client_tools)), *unseen]

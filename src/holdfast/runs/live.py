@@ -10,7 +10,8 @@ from contextlib import contextmanager
 
 from holdfast.agents.request import RunRequest
 from holdfast.clock import Clock
-from holdfast.events import CONTENT_DELTAS, Event
+from holdfast.errors import StoreError
+from holdfast.events import CONTENT_DELTAS, ApprovalAnswered, ApprovedBy, Event, Steered
 from holdfast.ids import BEFORE_FIRST, CallId, EventNumber
 from holdfast.messages import UserMessage
 from holdfast.outcomes import Cancelled
@@ -70,7 +71,7 @@ class LiveRun:
         """Executes it, from its first step to its saved end."""
         self.readers = 0
         self.steering: list[UserMessage] = []
-        """What was said to it and no turn has seen yet (R13)."""
+        """What was said to it and no turn has seen yet (R13). In the log it stands behind the last `TurnStarted`."""
         self.questions = Questions()
         self.is_waiting = False
         """A tool or a person is being waited for, under a time limit of its own."""
@@ -106,8 +107,8 @@ class LiveRun:
         messages, self.steering = self.steering, []
         return messages
 
-    async def ask(self, call: CallId, seconds: float) -> bool | None:
-        """Wait until somebody approves a call, or denies it; None: nobody did in time."""
+    async def ask(self, call: CallId, seconds: float) -> ApprovalAnswered:
+        """Wait until somebody approves a call, or denies it, or the time for it is over. The answer is in the log."""
         with self.questions.open(call) as answer, self.waiting():
             self.state.move(Move.ASK)
             try:
@@ -116,7 +117,11 @@ class LiveRun:
                 async with asyncio.timeout(seconds):
                     return await answer
             except TimeoutError:
-                return None
+                if not answer.cancelled():
+                    return answer.result()  # It came in the same moment, and whoever gave it was told so.
+                denied = ApprovalAnswered(call_id=call, approved=False, by="timeout")
+                self.push((denied,))
+                return denied
             finally:
                 if self.state.phase is Phase.WAITING_APPROVAL:
                     self.state.move(Move.ANSWER)
@@ -129,6 +134,43 @@ class LiveRun:
             yield
         finally:
             self.is_waiting = False
+
+    # From outside: in the log at once, and acknowledged when it is durable there
+
+    async def answer(self, call: CallId | None, approved: bool, by: ApprovedBy) -> CallId | None:
+        """Answer a call that waits, or the only one; None: there is nothing to answer, or the run was stopped first.
+
+        Raises:
+            StoreError: the answer could not be saved, and the run ends.
+        """
+        asked = self.questions.find(call) if self.state.phase is Phase.WAITING_APPROVAL else None
+        if asked is None:
+            return None
+        answer = ApprovalAnswered(call_id=asked, approved=approved, by=by)
+        receipt = self._record(answer)
+        self.questions.answer(answer)
+        await asyncio.shield(receipt)
+        return asked
+
+    async def steer(self, message: UserMessage) -> None:
+        """Say something to it; the next turn hears it.
+
+        Raises:
+            StoreError: it could not be saved, and the run ends.
+        """
+        receipt = self._record(Steered(message=message))
+        self.steering.append(message)
+        await asyncio.shield(receipt)
+
+    def _record(self, event: Event) -> "asyncio.Future[None]":
+        receipt = self.recorder.record(event)
+        receipt.add_done_callback(self._recorded)
+        return receipt
+
+    def _recorded(self, receipt: "asyncio.Future[None]") -> None:
+        """Where an event could not be saved the run must end, also while it waits for a person."""
+        if isinstance(error := receipt.exception(), StoreError):
+            self.questions.fail(error)
 
     # For its supervisor
 

@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from holdfast.errors import StoreError
+from holdfast.events import ApprovalAnswered
 from holdfast.ids import CallId
 
 
@@ -13,23 +15,30 @@ class Questions:
     __slots__ = ("_open",)
 
     def __init__(self) -> None:
-        self._open: dict[CallId, asyncio.Future[bool]] = {}
+        self._open: dict[CallId, asyncio.Future[ApprovalAnswered]] = {}
 
     @contextmanager
-    def open(self, call: CallId) -> Iterator[asyncio.Future[bool]]:
+    def open(self, call: CallId) -> Iterator[asyncio.Future[ApprovalAnswered]]:
         """A question that can be answered while the block runs."""
-        answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[ApprovalAnswered] = asyncio.get_running_loop().create_future()
         self._open[call] = answer
         try:
             yield answer
         finally:
             del self._open[call]
 
-    def answer(self, call: CallId | None, approved: bool) -> CallId | None:
-        """Answer a call, or the only one that waits; None: there is nothing to answer."""
+    def find(self, call: CallId | None) -> CallId | None:
+        """A call that waits, or the only one that does; None: there is nothing to answer."""
         if call is None and len(self._open) == 1:
             call = next(iter(self._open))
-        if call is None or call not in self._open or self._open[call].done():
-            return None
-        self._open[call].set_result(approved)
-        return call
+        return call if call in self._open and not self._open[call].done() else None
+
+    def answer(self, answer: ApprovalAnswered) -> None:
+        """Answer a call that `find` has found."""
+        self._open[answer.call_id].set_result(answer)
+
+    def fail(self, error: StoreError) -> None:
+        """No answer can be kept any more: nobody waits for one."""
+        for answer in self._open.values():
+            if not answer.done():
+                answer.set_exception(error)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from holdfast.agents.loop import Agent
 from holdfast.agents.request import RunRequest
 from holdfast.errors import KeyConflictError, LimitReachedError, NotFoundError, RequestError
+from holdfast.events import ApprovedBy
 from holdfast.ids import BEFORE_FIRST, CallId, EventNumber, RunId, SessionId
 from holdfast.messages import UserMessage
 from holdfast.outcomes import Cancelled
@@ -158,14 +159,17 @@ class Supervisor:
         for live in going:
             await _stop(live)
 
-    def answer_approval(self, run: RunId, call: CallId | None, approved: bool) -> CallId:
-        """Approve or deny a waiting call (R12).
+    async def answer_approval(
+        self, run: RunId, call: CallId | None, approved: bool, by: ApprovedBy = "client"
+    ) -> CallId:
+        """Approve or deny a waiting call (R12). When this returns the log has the answer.
 
         Raises:
             RequestError: nothing waits for an answer (409).
+            StoreUnavailableError: it could not be saved, and is not carried out.
         """
         live = self.registry.get(run)
-        answered = live.questions.answer(call, approved) if live is not None else None
+        answered = await live.answer(call, approved, by) if live is not None else None
         if answered is None:
             raise RequestError(
                 f"Run {run} has no call that waits for approval" + (f" with id {call}." if call else "."),
@@ -174,19 +178,23 @@ class Supervisor:
             )
         return answered
 
-    def steer(self, run: RunId, message: UserMessage) -> None:
-        """Let a message reach the model before its next turn (R13).
+    async def steer(self, run: RunId, message: UserMessage) -> None:
+        """Let a message reach the model before its next turn (R13). When this returns the log has it.
 
         Raises:
             RequestError: the run has ended (409).
             LimitReachedError: too many messages wait already.
+            StoreUnavailableError: it could not be saved, and no model hears it.
         """
         live = self.registry.get(run)
+        if live is not None and live.saving is not None:
+            # A log begins with its run's start.
+            await asyncio.wait([live.saving])
         if live is None or not live.state.is_going:
             raise RequestError(f"Run {run} has ended; start a new one.", status=409, code="run_ended")
         if len(live.steering) >= MAX_STEERING:
             raise LimitReachedError(f"{MAX_STEERING} messages wait for the run's next turn.", limit="steering")
-        live.steering.append(message)
+        await live.steer(message)
 
     # Shutdown
 

@@ -249,10 +249,11 @@ async def test_a_message_posted_during_the_last_turn_that_a_run_may_have_is_save
     async with open_world(MemoryStore(), [[gate, *says("done")]]) as world:
         started = await world.start(max_turns=1)
         await world.upstream.asked()
-        world.supervisor.steer(started.run, user_says("one more thing"))
+        await world.supervisor.steer(started.run, user_says("one more thing"))
         gate.set()
         assert outcome_of(await read_all(started.subscription)) == Incomplete(reason="max_turns")
-        assert (await world.messages())[-1] == user_says("one more thing")
+        unheard = AssistantMessage(parts=(), outcome="incomplete", reason="max_turns")
+        assert (await world.messages())[-2:] == [user_says("one more thing"), unheard]
 
 
 async def test_messages_are_heard_in_the_order_in_which_they_were_posted_and_once() -> None:
@@ -262,11 +263,11 @@ async def test_messages_are_heard_in_the_order_in_which_they_were_posted_and_onc
     async with open_world(MemoryStore(), script) as world:
         started = await world.start()
         await world.upstream.asked(1)
-        world.supervisor.steer(started.run, user_says("a"))
-        world.supervisor.steer(started.run, user_says("b"))
+        await world.supervisor.steer(started.run, user_says("a"))
+        await world.supervisor.steer(started.run, user_says("b"))
         gates[0].set()
         await world.upstream.asked(2)
-        world.supervisor.steer(started.run, user_says("c"))
+        await world.supervisor.steer(started.run, user_says("c"))
         gates[1].set()
         await read_all(started.subscription)
         heard = [[m.text for m in call.messages if isinstance(m, UserMessage)] for call in world.upstream.calls]

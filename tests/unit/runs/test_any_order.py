@@ -17,7 +17,7 @@ from holdfast.errors import ProviderRefusedError, TransportLostError, UpstreamEr
 from holdfast.events import Answered, Delta, Event, RunEnded, TextAdded, ToolCallBegan, ToolFinished, ToolStarted
 from holdfast.ids import BEFORE_FIRST, CallId, EventNumber, SessionId, make_run_id
 from holdfast.messages import AssistantMessage, ToolMessage, UserMessage, user_says
-from holdfast.outcomes import Cancelled
+from holdfast.outcomes import Cancelled, Completed
 from holdfast.runs.log.subscription import Subscription
 from holdfast.runs.supervisor import Supervisor
 from holdfast.runs.telemetry.metrics import Metrics
@@ -100,6 +100,7 @@ class Machine:
         self.run = self.request.run
         self.readers: list[tuple[int, asyncio.Task[list[Event]], Subscription]] = []
         self.calls = 0
+        self.accepted = 0
 
     async def begin(self) -> None:
         started = await self.supervisor.start(self.request)
@@ -145,7 +146,8 @@ class Machine:
             case "steer":
                 live = self.supervisor.registry.get(self.run)
                 if live is not None and live.state.is_going:
-                    self.supervisor.steer(self.run, user_says("also"))
+                    await self.supervisor.steer(self.run, user_says("also"))
+                    self.accepted += 1
             case "idle_timeout":
                 live = self.supervisor.registry.get(self.run)
                 if live is not None:
@@ -188,7 +190,12 @@ class Machine:
         assert text == "".join(e.text for e in log if isinstance(e, TextAdded))
         calls = [call.id for m in saved if isinstance(m, AssistantMessage) for call in m.tool_calls]
         assert sorted(calls) == sorted(m.call_id for m in saved if isinstance(m, ToolMessage))
-        assert sum(isinstance(m, UserMessage) for m in saved) >= 1
+        assert sum(m == user_says("also") for m in saved) == self.accepted
+        assert sum(isinstance(m, UserMessage) for m in saved) == 1 + self.accepted
+        marks = [m.reason for m in saved if isinstance(m, AssistantMessage) and m.outcome]
+        end = log[-1]
+        assert isinstance(end, RunEnded)
+        assert marks == ([] if isinstance(end.outcome, Completed) else [end.outcome.reason])
 
 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])

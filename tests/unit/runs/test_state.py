@@ -239,7 +239,7 @@ class Walk:
         self.upstream.steps.put_nowait([*call, Answered(finish="tool_calls", model="m", usage=FEW)])
 
     async def answer(self) -> None:
-        self.supervisor.answer_approval(self.run, None, True)
+        await self.supervisor.answer_approval(self.run, None, True)
 
     async def stop(self) -> None:
         self._task(self.supervisor.stop(self.run))

@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.config import AgentSettings, LimitSettings
 from holdfast.errors import KeyConflictError, LimitReachedError, NotFoundError, RequestError, StoreUnavailableError
-from holdfast.events import ApprovalAsked, Batch, Steered, TextAdded, ToolFinished
+from holdfast.events import ApprovalAnswered, ApprovalAsked, Batch, Steered, TextAdded, ToolFinished
 from holdfast.ids import CallId, EventNumber, RunId, SessionId
 from holdfast.messages import ToolSpec, user_says
 from holdfast.outcomes import Cancelled, Completed
@@ -28,13 +28,13 @@ async def test_so_many_messages_may_wait_for_a_run_and_no_more() -> None:
         started = await world.start()
         await world.upstream.asked(1)
         for number in range(MAX_STEERING):
-            world.supervisor.steer(started.run, user_says(str(number)))
+            await world.supervisor.steer(started.run, user_says(str(number)))
         with pytest.raises(LimitReachedError) as full:
-            world.supervisor.steer(started.run, user_says("too many"))
+            await world.supervisor.steer(started.run, user_says("too many"))
         assert (full.value.status, MAX_STEERING) == (429, 100)
         gates[0].set()
         await world.upstream.asked(2)
-        world.supervisor.steer(started.run, user_says("room again"))
+        await world.supervisor.steer(started.run, user_says("room again"))
         gates[1].set()
         events = await read_all(started.subscription)
         heard = [event.message.text for event in events if isinstance(event, Steered)]
@@ -70,7 +70,7 @@ async def test_nothing_can_be_said_to_a_run_that_is_ending() -> None:
             await store.is_asked.wait()
         try:
             with pytest.raises(RequestError) as late:
-                world.supervisor.steer(started.run, user_says("too late"))
+                await world.supervisor.steer(started.run, user_says("too late"))
             assert (late.value.status, late.value.code) == (409, "run_ended")
             assert not world.supervisor.may_be_awaited(started.run)
             again = asyncio.ensure_future(world.supervisor.stop(started.run))
@@ -221,19 +221,19 @@ async def test_a_question_is_answered_once_and_by_its_id() -> None:
         started = await world.start()
         await read_until(started.subscription, ApprovalAsked)
         with pytest.raises(RequestError) as unknown:
-            world.supervisor.answer_approval(started.run, CallId("call_1"), approved=True)
+            await world.supervisor.answer_approval(started.run, CallId("call_1"), approved=True)
         assert (unknown.value.status, unknown.value.code) == (409, "nothing_to_approve")
-        assert world.supervisor.answer_approval(started.run, CallId("call_0"), approved=True) == "call_0"
+        assert (await world.supervisor.answer_approval(started.run, CallId("call_0"), approved=True)) == "call_0"
         with pytest.raises(RequestError):
-            world.supervisor.answer_approval(started.run, CallId("call_0"), approved=False)
+            await world.supervisor.answer_approval(started.run, CallId("call_0"), approved=False)
         await read_until(started.subscription, ApprovalAsked)
         view = await world.supervisor.get(started.run)
         assert [(asked.call_id, asked.name) for asked in view.approvals] == [("call_1", "hang")]
-        assert world.supervisor.answer_approval(started.run, None, approved=False) == "call_1"
+        assert (await world.supervisor.answer_approval(started.run, None, approved=False)) == "call_1"
         assert outcome_of(await read_all(started.subscription)) == Completed()
         assert [name for name, _ in world.tools.done] == ["echo"]
         with pytest.raises(RequestError):
-            world.supervisor.answer_approval(RunId("run_nowhere"), None, approved=True)
+            await world.supervisor.answer_approval(RunId("run_nowhere"), None, approved=True)
 
 
 async def test_an_answer_without_an_id_is_for_the_only_question() -> None:
@@ -241,11 +241,14 @@ async def test_an_answer_without_an_id_is_for_the_only_question() -> None:
     questions = Questions()
     with questions.open(CallId("a")) as first:
         with questions.open(CallId("b")) as second:
-            assert questions.answer(None, approved=True) is None
-            assert questions.answer(CallId("b"), approved=False) == "b"
-        assert questions.answer(None, approved=True) == "a"
-        assert (first.result(), second.result()) == (True, False)
-    assert questions.answer(CallId("a"), approved=True) is None
+            assert questions.find(None) is None
+            assert questions.find(CallId("b")) == "b"
+            questions.answer(no := ApprovalAnswered(call_id=CallId("b"), approved=False, by="client"))
+            assert questions.find(CallId("b")) is None
+        assert questions.find(None) == "a"
+        questions.answer(yes := ApprovalAnswered(call_id=CallId("a"), approved=True, by="client"))
+        assert (first.result(), second.result()) == (yes, no)
+    assert questions.find(CallId("a")) is None
 
 
 async def test_a_model_is_asked_before_its_run_is_saved_only_while_the_store_is_well() -> None:

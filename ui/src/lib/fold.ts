@@ -2,7 +2,7 @@
  * The fold of a run's events into what is shown of it (R1 on the page): chat, compare and replay all use this one.
  * Pure: a view and events in, a new view out; what did not change keeps its identity, so only that is drawn again.
  */
-import type { LogPart, Numbered, Outcome, RunEvent, Usage } from "./wire";
+import type { AnsweredBy, LogPart, Numbered, Outcome, RunEvent, Usage } from "./wire";
 
 export type ToolState =
   | "writing" // the model is still writing the arguments
@@ -30,7 +30,7 @@ export interface ToolItem {
   ended: number | null;
   seconds: number | null;
   bytesReceived: number;
-  approval: { expires: number; by: "client" | "timeout" | "stop" | null; approved: boolean | null } | null;
+  approval: { expires: number; by: AnsweredBy | null; approved: boolean | null } | null;
 }
 export interface TextItem {
   kind: "text";
@@ -51,6 +51,8 @@ export interface SteerItem {
   kind: "steer";
   key: string;
   parts: LogPart[];
+  /** A turn has begun since. Until then it stands behind all that the turn it came in says and does. */
+  heard: boolean;
 }
 export interface NoticeItem {
   kind: "notice";
@@ -127,6 +129,7 @@ class Draft {
         view.began = event.at;
         return;
       case "turn.started":
+        for (const item of this.items) if (item.kind === "steer" && !item.heard) this.#own(item).heard = true;
         view.turn = event.turn;
         view.calls = {};
         return;
@@ -214,7 +217,7 @@ class Draft {
         return;
       }
       case "message.added":
-        this.items.push({ kind: "steer", key: `s${number}`, parts: event.message.parts });
+        this.items.push({ kind: "steer", key: `s${number}`, parts: event.message.parts, heard: false });
         return;
       case "run.warned":
         return this.#notice("warning", event.message, number);
@@ -231,29 +234,29 @@ class Draft {
   }
 
   #text(text: string, number: number): void {
-    const last = this.items.at(-1);
+    const last = lastSaid(this.items);
     if (last?.kind === "text" && last.turn === this.view.turn) this.#own(last).text += text;
-    else this.items.push({ kind: "text", key: `t${number}`, turn: this.view.turn, text });
+    else this.#append({ kind: "text", key: `t${number}`, turn: this.view.turn, text });
   }
 
   #reasoning(text: string, summary: boolean, at: number, number: number): void {
-    const last = this.items.at(-1);
+    const last = lastSaid(this.items);
     const turn = this.view.turn;
     if (last?.kind === "reasoning" && last.turn === turn && last.summary === summary && last.ended === null) {
       this.#own(last).text += text;
       return;
     }
     this.#endReasoning(at);
-    this.items.push({ kind: "reasoning", key: `r${number}`, turn, summary, text, began: at, ended: null });
+    this.#append({ kind: "reasoning", key: `r${number}`, turn, summary, text, began: at, ended: null });
   }
 
   #endReasoning(at: number): void {
-    const last = this.items.at(-1);
+    const last = lastSaid(this.items);
     if (last?.kind === "reasoning" && last.ended === null) this.#own(last).ended = at;
   }
 
   #notice(level: NoticeItem["level"], text: string, number: number): void {
-    this.items.push({ kind: "notice", key: `n${number}`, level, text });
+    this.#append({ kind: "notice", key: `n${number}`, level, text });
   }
 
   /** The newest card of a call, made when it is first heard of. */
@@ -278,9 +281,15 @@ class Draft {
       bytesReceived: 0,
       approval: null,
     };
-    this.items.push(tool);
+    this.#append(tool);
     this.#fresh.add(tool);
     return tool;
+  }
+
+  /** Behind all that was said and done, and before what no turn has heard yet. */
+  #append(item: Item): void {
+    const unheard = this.items.findIndex((other) => other.kind === "steer" && !other.heard);
+    this.items.splice(unheard < 0 ? this.items.length : unheard, 0, item);
   }
 
   /** When a run has ended nothing goes on any more, and no card may look as if it did. */
@@ -311,6 +320,11 @@ const SETTLED: Partial<Record<ToolState, ToolState>> = {
   asking: "not_run",
   running: "unknown",
 };
+
+/** What the model said or did last. */
+export function lastSaid(items: readonly Item[]): Item | undefined {
+  return items.findLast((item) => item.kind !== "steer" || item.heard);
+}
 
 /** All text of the answer, without reasoning. */
 export function answerText(view: RunView): string {

@@ -51,7 +51,12 @@ function viewOf(id: string, messages: readonly Message[], run: Run | undefined):
     const at = message.created_at ?? 0;
     switch (message.role) {
       case "user":
-        items.push({ kind: "steer", key: `s${turn}`, parts: partsOf(message).map(asLogPart) });
+        items.push({
+          kind: "steer",
+          key: `s${turn}`,
+          parts: partsOf(message).map(asLogPart),
+          heard: messages.slice(turn + 1).some((later) => later.role === "assistant" && Boolean(later.content || !later.outcome)),
+        });
         return;
       case "assistant": {
         if (message.reasoning_content) {
@@ -80,7 +85,7 @@ function viewOf(id: string, messages: readonly Message[], run: Run | undefined):
       }
     }
   });
-  const outcome = outcomeOf(run);
+  const outcome = outcomeOf(run) ?? markOf(messages);
   for (const tool of tools.values()) if (tool.state === "not_run" && outcome?.outcome === "requires_action") tool.state = "handed_over";
   return {
     ...EMPTY,
@@ -123,7 +128,14 @@ function subjectOf(written: string): string {
   }
 }
 
-/** A saved answer whose run is no longer known is shown without a verdict, as it neither says success nor failure. */
+/** What an answer that is not whole says of itself: it holds where its run is no longer known, and in a fork. */
+function markOf(messages: readonly Message[]): Outcome | null {
+  const marked = messages.findLast((message) => message.outcome);
+  if (!marked?.outcome) return null;
+  return marked.reason ? { outcome: marked.outcome, reason: marked.reason } : { outcome: marked.outcome };
+}
+
+/** A saved answer whose run is no longer known gets no verdict from it. */
 function outcomeOf(run: Run | undefined): Outcome | null {
   if (!run?.outcome) return null;
   const outcome: Outcome = { outcome: run.outcome };

@@ -82,6 +82,9 @@ export interface Message {
   tool_call_id?: string;
   name?: string;
   failed?: boolean;
+  /** How an answer ended that is not whole; absent where it is. */
+  outcome?: OutcomeName;
+  reason?: string | null;
 }
 
 export interface Stopped {
@@ -93,6 +96,8 @@ export interface Stopped {
   text: string;
 }
 
+/** Who answered an approval: a person, a client that has nobody to ask, the time that was up, the run's end. */
+export type AnsweredBy = "client" | "nobody" | "timeout" | "stop";
 type Executed = "yes" | "no" | "unknown";
 type At = { at: number };
 
@@ -124,7 +129,7 @@ export type RunEvent = At &
         executed: Executed;
       }
     | { type: "approval.asked"; call_id: string; name: string; arguments: string; seconds: number }
-    | { type: "approval.answered"; call_id: string; approved: boolean; by: "client" | "timeout" | "stop" }
+    | { type: "approval.answered"; call_id: string; approved: boolean; by: AnsweredBy }
     | { type: "message.added"; message: { parts: LogPart[] } }
     | { type: "run.warned"; message: string }
     | { type: "run.ended"; outcome: Outcome; usage?: Usage }

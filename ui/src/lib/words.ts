@@ -18,6 +18,11 @@ const INCOMPLETE: Record<string, string> = {
   stream_interrupted: "The connection to the model was lost.",
   server_restart: "The server was restarted while this run was going.",
 };
+const FAILED: Record<string, string> = {
+  upstream_error: "The model's provider reported an error.",
+  upstream_disconnected: "The model could not be reached.",
+  internal: "Something went wrong inside the server.",
+};
 const CANCELLED: Record<string, string> = {
   client_disconnect: "The connection to this run was closed.",
   timeout: "The run reached its time limit.",
@@ -40,7 +45,7 @@ export function ending(outcome: Outcome, keptCharacters: number): Ending | null 
     }
     case "failed": {
       const status = outcome.status ? ` (status ${outcome.status})` : "";
-      const why = outcome.message || "The model could not be reached.";
+      const why = outcome.message || FAILED[outcome.reason ?? ""] || "The run failed.";
       return { title: "Failed", detail: `${why}${status} ${keptCharacters ? kept : ""}`.trim(), remedy: "retry", tone: "error" };
     }
     case "cancelled": {
@@ -83,10 +88,11 @@ export function toolRemark(tool: ToolItem): string | null {
       );
     case "denied":
       if (tool.approval?.by === "timeout") return "Nobody answered in time, so it was denied.";
+      if (tool.approval?.by === "nobody") return "There was nobody to ask, so it was denied.";
       if (tool.approval?.by === "stop") return "The run was stopped before anybody answered.";
       return "Denied. The action was not carried out.";
     case "not_run":
-      return "The run ended before this call began. The action was not carried out.";
+      return tool.output || "The run ended before this call began. The action was not carried out.";
     case "unknown":
       return "It was running when the run was stopped. Whether it finished is not known; look before you repeat it.";
     default:

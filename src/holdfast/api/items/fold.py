@@ -139,12 +139,12 @@ class ResponseFold:
                 self._tell_own(event)
             case RunEnded():
                 self._end(event, at)
-            case Steered() | Warned():
+            case Warned():
                 self._close_words("completed")
                 self._tell_own(event)
             case ToolStarted() if self._style.hides(event.name):
                 pass
-            case ToolStarted() | ApprovalAsked() | ApprovalAnswered() | UpstreamRetried():
+            case ToolStarted() | ApprovalAsked() | ApprovalAnswered() | UpstreamRetried() | Steered():
                 self._tell_own(event)
             case _:
                 assert_never(event)

@@ -105,7 +105,7 @@ def _join(messages: list[Message], said: AssistantMessage) -> None:
     if isinstance(last, AssistantMessage) and not (
         isinstance(last.parts[-1], Text) and isinstance(said.parts[0], Text)
     ):
-        messages[-1] = AssistantMessage(parts=(*last.parts, *said.parts))
+        messages[-1] = msgspec.structs.replace(said, parts=(*last.parts, *said.parts))
     else:
         # Two texts in a row are two messages, as they were sent.
         messages.append(said)
@@ -209,12 +209,20 @@ def _parse_message(item: dict[str, Any], at: str) -> Message | None:
             return UserMessage(parts=parse_user_content(content, f"{at}.content"))
         case "assistant":
             texts = _parse_assistant_parts(content, f"{at}.content")
-            return AssistantMessage(parts=texts) if texts else None
+            return _parse_said(item, texts) if texts else None
         case "system" | "developer":
             text = _join_texts(content, f"{at}.content")
             return SystemMessage(text=text) if text else None
         case _:
             raise _wrong(f"{at}.role", "must be user, assistant, system or developer")
+
+
+def _parse_said(item: dict[str, Any], texts: tuple[Text, ...]) -> AssistantMessage:
+    if item.get("status") != "incomplete":
+        return AssistantMessage(parts=texts)
+    # R2: a client that keeps the history itself sends back what it was shown, and the model is told all the same.
+    reason = item.get("reason")
+    return AssistantMessage(parts=texts, outcome="incomplete", reason=reason if isinstance(reason, str) else None)
 
 
 def _parse_assistant_parts(content: Any, at: str) -> tuple[Text, ...]:

@@ -7,6 +7,9 @@ conversation has the call before it. Used by `input_items`, conversations and co
 from collections.abc import Iterable, Sequence
 from typing import Any, assert_never
 
+import msgspec
+
+from holdfast.api.chat_messages import marks_of
 from holdfast.api.items.encrypted_content import seal_reasoning
 from holdfast.api.items.items import (
     Item,
@@ -56,9 +59,13 @@ def items_of(said: Sequence[Named], style: ItemStyle) -> list[Item]:
                 shown += _result_items(message, call, names, style)
             case AssistantMessage():
                 calls |= {call.id: call for call in message.tool_calls if (place, call.id) in ours}
+                spoken: list[Item] = []
                 for part in message.parts:
                     is_ours = isinstance(part, ToolCall) and (place, part.id) in ours
-                    shown += _part_items(part, names, style, is_ours=is_ours)
+                    spoken += _part_items(part, names, style, is_ours=is_ours)
+                if message.outcome is not None:
+                    _mark(spoken, message, names)
+                shown += spoken
             case _:
                 assert_never(message)
     return shown
@@ -112,6 +119,15 @@ def _part_items(part: Text | Reasoning | ToolCall, names: ItemNames, style: Item
             assert_never(part)
 
 
+def _mark(items: list[Item], message: AssistantMessage, names: ItemNames) -> None:
+    """R2: what was said last says that it is not whole; where no word came, an empty message does."""
+    said = next((item for item in reversed(items) if item["type"] == "message"), None)
+    if said is None:
+        said = message_item(names.take("msg"), [], "assistant", "incomplete")
+        items.append(said)
+    said |= {"status": "incomplete", **marks_of(message)}
+
+
 def _is_shown(call: ToolCall, style: ItemStyle) -> bool:
     return call.is_whole and not style.hides(call.name)
 
@@ -126,11 +142,16 @@ def _input_image(image: Image) -> dict[str, Any]:
 
 def take_out(message: Message, index: int) -> Message:
     """A message without its nth item. One that has no item left stays as an empty one, and keeps its place."""
-    parts = message.parts if isinstance(message, AssistantMessage) else ()
-    return AssistantMessage(parts=tuple(part for number, part in enumerate(parts) if number != index))
+    if not isinstance(message, AssistantMessage):
+        return AssistantMessage(parts=())
+    parts = tuple(part for number, part in enumerate(message.parts) if number != index)
+    if not parts or len(parts) == len(message.parts):
+        # Nothing is left, or it was the empty item that only says that no answer came.
+        return AssistantMessage(parts=parts)
+    return msgspec.structs.replace(message, parts=parts)
 
 
 def take_call_out(message: AssistantMessage, call: CallId) -> AssistantMessage:
     """A message without one of its calls."""
     kept = (part for part in message.parts if not (isinstance(part, ToolCall) and part.id == call))
-    return AssistantMessage(parts=tuple(kept))
+    return msgspec.structs.replace(message, parts=tuple(kept))

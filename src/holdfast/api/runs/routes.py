@@ -189,7 +189,8 @@ async def answer_approval(request: Request) -> Response:
     run = (await service.supervisor.get(_run_of(request))).run
     body = convert(await read_object(request), ApprovalBody)
     approved = body.is_approved
-    call = service.supervisor.answer_approval(run, CallId(body.call_id) if body.call_id else None, approved)
+    call_id = CallId(body.call_id) if body.call_id else None
+    call = await service.supervisor.answer_approval(run, call_id, approved, body.by)
     said = {"run_id": run, "call_id": call, "approved": approved}
     return json_answer(said, headers={service.dialect.header("Run-Id"): run})
 
@@ -198,7 +199,7 @@ async def steer_run(request: Request) -> Response:
     """Say something to a running run; the model hears it before its next turn."""
     service = service_of(request)
     run = (await service.supervisor.get(_run_of(request))).run
-    service.supervisor.steer(run, parse_steering(parse_object(await read_body(request))))
+    await service.supervisor.steer(run, parse_steering(parse_object(await read_body(request))))
     return json_answer({"run_id": run, "accepted": True}, 202, {service.dialect.header("Run-Id"): run})
 
 

@@ -37,19 +37,24 @@ class ApprovalBody(msgspec.Struct, frozen=True, kw_only=True):
     """The same in a word."""
     call_id: str | None = None
     """Which call; not needed when only one waits."""
+    by: Literal["client", "nobody"] = "client"
+    """`nobody`: the program that follows the run has nobody to ask, and so denies it."""
 
     @property
     def is_approved(self) -> bool:
         """Approve or deny.
 
         Raises:
-            RequestError: it says neither.
+            RequestError: it says neither, or that nobody approved.
         """
+        approved = self.decision.startswith("approve") if self.decision is not None else None
         if self.approved is not None:
-            return self.approved
-        if self.decision is not None:
-            return self.decision.startswith("approve")
-        raise RequestError("approved must be true or false.", param="approved", code="missing_required_parameter")
+            approved = self.approved
+        if approved is None:
+            raise RequestError("approved must be true or false.", param="approved", code="missing_required_parameter")
+        if approved and self.by == "nobody":
+            raise RequestError("Nobody cannot approve a call.", param="by", code="invalid_value")
+        return approved
 
 
 class SteeringBody(msgspec.Struct, frozen=True, kw_only=True):

@@ -20,6 +20,7 @@ from holdfast.cli.terminal.lists import find_newest_session, find_session
 from holdfast.cli.terminal.prompt import Prompt, TerminalAsker, keys_unseen
 from holdfast.cli.terminal.render import PlainView, make_view
 from holdfast.cli.terminal.run_follower import (
+    ApprovesAll,
     Asker,
     Interrupts,
     LeftError,
@@ -47,6 +48,7 @@ class ChatOptions(ClientOptions):
     newest: bool
     model: str | None
     system: str | None
+    approves: bool
 
 
 def chat(
@@ -55,6 +57,9 @@ def chat(
     newest: Annotated[bool, typer.Option("--continue", help="Go on with the last session.")] = False,
     model: Annotated[str | None, typer.Option(help="provider/model, or a name of the server's.")] = None,
     system: Annotated[str | None, typer.Option(help="Instructions on top of the agent's own.")] = None,
+    approves: Annotated[
+        bool, typer.Option("--yes", "-y", help="Approve every tool call that would be asked about.")
+    ] = False,
     server: ServerOption = None,
     config: ConfigOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Events as lines of JSON, and a summary.")] = False,
@@ -72,6 +77,7 @@ def chat(
         newest=newest,
         model=model,
         system=system,
+        approves=approves,
         environment=read_environment(),
         server=server,
         config=config,
@@ -112,7 +118,7 @@ async def _answer_once(options: ChatOptions, question: str, interrupts: Interrup
             instructions=options.system,
             on_disconnect=GRACE_SECONDS,
         )
-        view, asker = make_view(options), _make_asker()
+        view, asker = make_view(options), _make_asker(options)
         with interrupts.held():
             run = (await client.start_run(new)).run_id
             try:
@@ -136,7 +142,7 @@ async def _converse(options: ChatOptions, interrupts: Interrupts) -> int:
     async with connect(options, model=options.model) as connection:
         session = await _find_session(connection.client, options)
         conversation = InteractiveChat(
-            connection, console, interrupts, TerminalAsker(), model=options.model, system=options.system
+            connection, console, interrupts, _make_asker(options), model=options.model, system=options.system
         )
         history = data_directory(options.environment) / HISTORY_NAME
         return await conversation.talk(Prompt(history, conversation.suggest, no_color=options.no_color), session)
@@ -155,5 +161,7 @@ async def _find_session(client: HoldfastClient, options: ChatOptions) -> Session
     return await find_newest_session(client) if options.newest else None
 
 
-def _make_asker() -> Asker:
+def _make_asker(options: ChatOptions) -> Asker:
+    if options.approves:
+        return ApprovesAll()
     return TerminalAsker() if sys.stdin.isatty() and sys.stdout.isatty() else NobodyToAsk()

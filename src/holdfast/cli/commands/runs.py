@@ -18,7 +18,15 @@ from holdfast.cli.terminal.console import Console, make_console, print_json, tak
 from holdfast.cli.terminal.lists import describe_times, find_run, print_runs
 from holdfast.cli.terminal.render import make_view
 from holdfast.cli.terminal.run_follower import Interrupts, LeftError, RunFollower, run_with_signals
-from holdfast.cli.terminal.wording import EXIT_CODES, LEFT_EXIT_CODE, STYLES, describe_usage, seconds, visible
+from holdfast.cli.terminal.wording import (
+    EXIT_CODES,
+    LEFT_EXIT_CODE,
+    STYLES,
+    describe_mark,
+    describe_usage,
+    seconds,
+    visible,
+)
 from holdfast.client import HoldfastClient, Run
 from holdfast.ids import EventNumber
 from holdfast.outcomes import RunStatus, outcome_name
@@ -169,3 +177,5 @@ def _print_run(console: Console, run: Run) -> None:
         text = content if isinstance(content, str) else msgspec.json.encode(content).decode()
         field(str(message.get("role", "")), text)
     field("answer", run.text)
+    if mark := describe_mark(run.outcome, run.reason, run.text):
+        field("", mark.text, mark.style)

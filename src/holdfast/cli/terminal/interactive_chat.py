@@ -14,7 +14,7 @@ from holdfast.cli.terminal.lists import find_session, print_runs, print_sessions
 from holdfast.cli.terminal.prompt import EndOfInputError, InterruptedPromptError, Prompt, keys_unseen
 from holdfast.cli.terminal.render import TerminalView
 from holdfast.cli.terminal.run_follower import Asker, Interrupts, LeftError, RunFollower, stop_quietly
-from holdfast.cli.terminal.wording import LEFT_EXIT_CODE, cut, visible
+from holdfast.cli.terminal.wording import LEFT_EXIT_CODE, cut, describe_mark, visible
 from holdfast.client import Model, NewRun, Session
 from holdfast.errors import ClientError
 from holdfast.outcomes import Cancelled
@@ -200,10 +200,13 @@ class InteractiveChat:
         messages = await self._client.messages(session.id)
         self._say(f"Session {session.id}: {session.title or 'no title'}, {len(messages)} messages.")
         for role in ("user", "assistant"):
-            said = next((message.text for message in reversed(messages) if message.role == role and message.text), "")
-            if said and not session.active_run:
+            said = next((m for m in reversed(messages) if m.role == role and (m.text or m.outcome)), None)
+            if said is not None and not session.active_run:
                 mark = "› " if role == "user" else ""
-                self._say(f"{mark}{said[-_RECALLED_CHARACTERS:]}")
+                if said.text:
+                    self._say(f"{mark}{said.text[-_RECALLED_CHARACTERS:]}")
+                if line := describe_mark(said.outcome, said.reason, said.text):
+                    self._say(line.text, line.style)
         if session.active_run:
             self._say("It has a run that is going on:")
             await self._follow(session.active_run)

@@ -21,6 +21,7 @@ from holdfast.events import (
     ReasoningAdded,
     RunEnded,
     RunStarted,
+    Steered,
     TextAdded,
     ToolCallBegan,
     ToolFinished,
@@ -79,8 +80,14 @@ class TerminalView:
     def add(self, entry: Entry) -> None:
         """Show the next event."""
         event = entry.event
+        if isinstance(event, TurnStarted | RunEnded):
+            # A message is shown where the model hears it, and not in the middle of what the model is saying.
+            for message in self.transcript.steering:
+                self._write_line(describe(Steered(message=message), self._labels))
         self.transcript.add(event, entry.at)
         match event:
+            case Steered():
+                pass
             case TextAdded():
                 self._write_text(event.text)
             case ReasoningAdded():

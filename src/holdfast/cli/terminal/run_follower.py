@@ -66,8 +66,8 @@ class Interrupts:
 class Asker(Protocol):
     """Answers questions about approvals (R12)."""
 
-    async def ask(self, event: ApprovalAsked) -> bool:
-        """May this call be carried out?
+    async def ask(self, event: ApprovalAsked) -> bool | None:
+        """May this call be carried out? None: there is nobody who could say so.
 
         Raises:
             LeftError: Ctrl-C.
@@ -76,11 +76,19 @@ class Asker(Protocol):
 
 
 class NobodyToAsk:
-    """In a pipe nobody can be asked: no."""
+    """In a pipe nobody can be asked."""
+
+    async def ask(self, event: ApprovalAsked) -> None:
+        """Nobody is."""
+        return
+
+
+class ApprovesAll:
+    """`--yes`: whoever gave the command has approved what it does."""
 
     async def ask(self, event: ApprovalAsked) -> bool:
-        """No."""
-        return False
+        """Yes."""
+        return True
 
 
 class RunFollower:
@@ -187,7 +195,10 @@ class RunFollower:
             self._interrupts.hit()
             return
         try:
-            await self._client.answer_approval(self._run, event.call_id, approved)
+            if approved is None:
+                await self._client.deny_unasked(self._run, event.call_id)
+            else:
+                await self._client.answer_approval(self._run, event.call_id, approved)
         except ClientError as error:
             is_late = isinstance(error, ServerRefusedError) and error.status == 409
             self._view.note("Somebody else has answered." if is_late else error.message)

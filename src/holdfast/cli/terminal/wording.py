@@ -10,6 +10,7 @@ from holdfast.events import (
     Answered,
     ApprovalAnswered,
     ApprovalAsked,
+    ApprovedBy,
     ArgumentsAdded,
     Event,
     FellBack,
@@ -31,17 +32,7 @@ from holdfast.events import (
     Warned,
 )
 from holdfast.messages import Usage
-from holdfast.outcomes import (
-    Cancelled,
-    Completed,
-    Failed,
-    Incomplete,
-    Outcome,
-    OutcomeName,
-    RequiresAction,
-    outcome_message,
-    outcome_reason,
-)
+from holdfast.outcomes import Completed, Outcome, OutcomeName, outcome_message, outcome_name, outcome_reason
 
 EXIT_CODES: Final[dict[OutcomeName, int]] = {
     "completed": 0,
@@ -99,7 +90,7 @@ def describe(event: Event, labels: dict[str, str]) -> Line | None:
             return Line(f"? {event.name} {shown} needs approval, within {seconds(event.seconds)}", "magenta")
         case ApprovalAnswered():
             what = "approved" if event.approved else "denied"
-            return Line(f"  {what}{ {'client': '', 'timeout': ': nobody answered in time', 'stop': ''}[event.by] }")
+            return Line(f"  {what}{_ANSWERED[event.by]}")
         case Steered():
             return Line(f"› {event.message.text}")
         case Warned():
@@ -141,21 +132,34 @@ def _describe_tool(event: ToolFinished, label: str | None) -> Line:
 
 def describe_ending(outcome: Outcome, text: str) -> Line | None:
     """How a run ended, and what was kept; None when all went well, which needs no words."""
-    match outcome:
-        case Completed():
-            return None
-        case Incomplete():
-            mark, word, style = "▲", "Incomplete", "yellow"
-        case Cancelled():
-            mark, word, style = "■", "Stopped", "yellow"
-        case RequiresAction():
-            mark, word, style = "…", "Waiting", "yellow"
-        case Failed():
-            mark, word, style = "✗", "Failed", "red"
-        case _:
-            assert_never(outcome)
+    if isinstance(outcome, Completed):
+        return None
+    word, style = _ENDINGS[outcome_name(outcome)]
     kept = f"The {len(text)} characters that came are kept." if text else "No text had come."
-    return Line(f"{mark} {word} ({outcome_reason(outcome)}): {outcome_message(outcome)} {kept}", style)
+    return Line(f"{word} ({outcome_reason(outcome)}): {outcome_message(outcome)} {kept}", style)
+
+
+def describe_mark(outcome: str | None, reason: str | None, text: str) -> Line | None:
+    """R2: what is said under an earlier answer that is not whole; None: it is."""
+    if outcome not in ("incomplete", "cancelled", "failed"):
+        return None
+    word, style = _ENDINGS[outcome]
+    what = "this answer is not whole." if text else "no answer came."
+    return Line(f"{word}{f' ({reason})' if reason else ''}: {what}", style)
+
+
+_ENDINGS: Final[dict[str, tuple[str, str]]] = {
+    "incomplete": ("▲ Incomplete", "yellow"),
+    "cancelled": ("■ Stopped", "yellow"),
+    "requires_action": ("… Waiting", "yellow"),
+    "failed": ("✗ Failed", "red"),
+}
+_ANSWERED: Final[dict[ApprovedBy, str]] = {
+    "client": "",
+    "nobody": ": there is nobody to ask",
+    "timeout": ": nobody answered in time",
+    "stop": "",
+}
 
 
 def describe_usage(model: str, usage: Usage | Tokens, took_seconds: float | None) -> str:

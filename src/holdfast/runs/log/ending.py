@@ -46,7 +46,7 @@ def end_log(
             outcome=outcome,
             usage=transcript.usage,
             ended_at=now,
-            messages=(*asked, *transcript.messages()),
+            messages=(*asked, *transcript.messages(outcome)),
             text=transcript.text[:PREVIEW_CHARACTERS],
             answered_by=transcript.model,
         ),

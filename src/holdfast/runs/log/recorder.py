@@ -10,7 +10,7 @@ import logging
 from collections.abc import Sequence
 
 from holdfast.clock import Clock
-from holdfast.errors import StoreError
+from holdfast.errors import StoreError, StoreUnavailableError
 from holdfast.events import Answered, Batch, Event, RunStarted, TurnStarted
 from holdfast.ids import EventNumber, RunId
 from holdfast.messages import Message
@@ -44,6 +44,7 @@ class Recorder:
         "_is_pacing",
         "_log",
         "_pending",
+        "_receipts",
         "_timer",
         "_transcript",
         "_waiters",
@@ -72,6 +73,8 @@ class Recorder:
         self._log = log
         self._clock = clock
         self._pending: list[Event] = []
+        self._receipts: list[tuple[EventNumber, asyncio.Future[None]]] = []
+        """Who waits for what to be durable: the number after their event's."""
         self._in_flight: Batch | None = None
         self._is_pacing = False
         """A commit is just over, and what is pending waits for more."""
@@ -94,6 +97,34 @@ class Recorder:
             elif not self._is_pacing:
                 self._append_pending()
         return len(self._pending) <= MAX_PENDING_EVENTS
+
+    def record(self, event: Event) -> "asyncio.Future[None]":
+        """As `push`, for what somebody is told of only when it is durable.
+
+        Returns:
+            Done then; or it has the StoreError because of which it never will be.
+        """
+        self.push((event,))
+        if self.failure is not None:
+            raise self.failure
+        receipt: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        in_flight = 0 if self._in_flight is None else len(self._in_flight.events)
+        self._receipts.append((EventNumber(self.end + in_flight + len(self._pending)), receipt))
+        return receipt
+
+    def _confirm(self) -> None:
+        """What is durable now is acknowledged."""
+        waiting = [(end, receipt) for end, receipt in self._receipts if end > self.end]
+        for end, receipt in self._receipts:
+            if end <= self.end and not receipt.done():
+                receipt.set_result(None)
+        self._receipts = waiting
+
+    def _fail_receipts(self, error: StoreError) -> None:
+        receipts, self._receipts = self._receipts, []
+        for _, receipt in receipts:
+            if not receipt.done():
+                receipt.set_exception(error)
 
     @property
     def _expects_more(self) -> bool:
@@ -131,10 +162,14 @@ class Recorder:
             # What was not saved is not told: these events are gone, and the run says why it ended.
             self.failure = error
             self._pending = []
+            if error is not None:
+                self._fail_receipts(error)
             self._wake()
             return
         self.end = EventNumber(batch.first + len(batch.events))
         is_long = self.tail.append(batch)
+        if self._receipts:
+            self._confirm()
         if self._waiters:
             self._wake()
         if self.followers:
@@ -162,6 +197,7 @@ class Recorder:
     def abandon(self) -> None:
         """There will be no log, so that nobody may wait for more of it."""
         self.closed = True
+        self._fail_receipts(StoreUnavailableError(f"run {self.run} was not kept"))
         self._wake()
         for reader in tuple(self.followers):
             reader.abandon()
@@ -233,6 +269,7 @@ class Recorder:
             await self._log.end_run(self.run, end.batch, end.ending)
         except Exception as error:
             self.failure = _as_store_error(error, self.run)
+            self._fail_receipts(self.failure)
             whole, end = self._end_as_told(self.failure, asked)
             self._publish(whole, end.batch)
             return end
@@ -253,6 +290,7 @@ class Recorder:
         self._folded = self.end
         self.tail.append(batch)
         self.closed = True
+        self._confirm()
         self._wake()
         self._notify(batch)
 

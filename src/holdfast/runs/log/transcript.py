@@ -7,6 +7,8 @@ one; so none can say what another contradicts. No I/O, no clock. Sits on the voc
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from holdfast.events import (
     Answered,
     ApprovalAnswered,
@@ -26,8 +28,8 @@ from holdfast.events import (
     Warned,
 )
 from holdfast.ids import CallId, RunId, SessionId
-from holdfast.messages import AssistantMessage, Message, ToolCall, ToolMessage, Usage
-from holdfast.outcomes import Outcome
+from holdfast.messages import AssistantMessage, Message, ToolCall, ToolMessage, Usage, UserMessage
+from holdfast.outcomes import Cancelled, Completed, Failed, Incomplete, Outcome, RequiresAction, outcome_name
 from holdfast.turns import OpenCall, TurnFold
 
 
@@ -45,6 +47,7 @@ class Transcript:
     """What a run has said and done so far."""
 
     __slots__ = (
+        "_is_whole",
         "_messages",
         "_text",
         "_turn",
@@ -57,6 +60,7 @@ class Transcript:
         "results",
         "run",
         "session",
+        "steering",
         "tools",
         "turns",
         "usage",
@@ -78,9 +82,13 @@ class Transcript:
         self.results: dict[CallId, ToolFinished] = {}
         self.approvals: dict[CallId, WaitingApproval] = {}
         self.warnings: list[str] = []
+        self.steering: list[UserMessage] = []
+        """What was said to it and no turn has seen (R13); it stands behind what the running turn says and does."""
         self._messages: list[Message] = []
         self._turn: TurnFold | None = None
         self._turn_dropped = False
+        self._is_whole = False
+        """The last turn ended as its provider wanted it to."""
         self._text: list[str] = []
 
     def copy(self) -> "Transcript":
@@ -125,7 +133,9 @@ class Transcript:
                 self.run, self.session, self.model = event.run, event.session, event.model
             case TurnStarted():
                 self._close_turn()
-                self._turn, self._turn_dropped = TurnFold(), False
+                self._messages += self.steering
+                self.steering = []
+                self._turn, self._turn_dropped, self._is_whole = TurnFold(), False, False
                 self.turns += 1
                 self.model = event.model
             case FellBack():
@@ -133,6 +143,7 @@ class Transcript:
             case Answered():
                 self.usage += event.usage
                 self.model = event.model
+                self._is_whole = event.finish in ("stop", "tool_calls")
                 if self._turn is not None:
                     self._turn.add(event)
             case TurnCut():
@@ -164,8 +175,7 @@ class Transcript:
             case Warned():
                 self.warnings.append(event.message)
             case Steered():
-                self._close_turn()
-                self._messages.append(event.message)
+                self.steering.append(event.message)
             case RunEnded():
                 self._close_turn()
                 self.outcome = event.outcome
@@ -206,12 +216,30 @@ class Transcript:
         """All reasoning of all turns."""
         return "".join(message.reasoning for message in self.messages() if isinstance(message, AssistantMessage))
 
-    def messages(self) -> tuple[Message, ...]:
-        """What the run has added to the conversation so far, the running turn included."""
-        if self._turn is None:
-            return tuple(self._messages)
-        current = self._turn_message(self._turn)
-        return (*self._messages, current) if current.parts else tuple(self._messages)
+    def messages(self, outcome: Outcome | None = None) -> tuple[Message, ...]:
+        """What the run has added to the conversation so far, the running turn included.
+
+        Args:
+            outcome: how the run is about to end. Of one that has ended it is known.
+        """
+        said = self._messages.copy()
+        if self._turn is not None and (current := self._turn_message(self._turn)).parts:
+            said.append(current)
+        match outcome or self.outcome:
+            case Incomplete() | Failed() | Cancelled() as cut:
+                return self._mark(said, cut)
+            case None | Completed() | RequiresAction():
+                return (*said, *self.steering)
+
+    def _mark(self, said: list[Message], cut: Incomplete | Failed | Cancelled) -> tuple[Message, ...]:
+        """R2: an answer that is not whole says so. Where nothing of it came, an empty message does."""
+        outcome, reason = outcome_name(cut), cut.reason
+        match said:
+            case [*_, AssistantMessage(tool_calls=()) as last] if not (self._is_whole and self.steering):
+                said[-1] = msgspec.structs.replace(last, outcome=outcome, reason=reason)
+                return (*said, *self.steering)
+            case _:
+                return (*said, *self.steering, AssistantMessage(parts=(), outcome=outcome, reason=reason))
 
     def pending_calls(self) -> tuple[ToolCall, ...]:
         """Whole calls without a result: the client's own, or what the run was stopped before."""
