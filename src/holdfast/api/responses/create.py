@@ -6,6 +6,7 @@ import msgspec
 from starlette.requests import HTTPConnection
 
 from holdfast.agents.request import RunRequest
+from holdfast.api.chat_messages import refuse_empty
 from holdfast.api.items.echo import ResponseEcho
 from holdfast.api.items.encrypted_content import ENCRYPTED_REASONING
 from holdfast.api.items.input import ParsedInput, check_calls, parse_input
@@ -38,9 +39,18 @@ async def read_input(service: Service, given: Any) -> ParsedInput:
         raise RequestError(
             "input is missing: send a string or an array of items.", param="input", code="missing_required_parameter"
         )
-    parsed = parse_input(await resolve_references(service, given))
-    if not parsed.messages or given == "":
+    items = await resolve_references(service, given)
+    parsed = parse_input(items)
+    if not parsed.messages:
         raise RequestError("input is empty: it needs at least one message.", param="input", code="empty_input")
+    if isinstance(items, str):
+        refuse_empty(parsed.messages[-1], "input")
+        return parsed
+    for place in reversed(range(len(items))):
+        # What stands before the last answer is the past, and may be what it is.
+        if items[place].get("role") != "user":
+            break
+        refuse_empty(parse_input(items[place : place + 1]).messages[0], f"input[{place}].content")
     return parsed
 
 

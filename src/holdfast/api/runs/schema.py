@@ -6,10 +6,10 @@ import msgspec
 
 from holdfast.agents.request import LanePolicy
 from holdfast.api.chat_completions.schema import ChatRequest, parse_chat_request
-from holdfast.api.chat_messages import parse_user_content
+from holdfast.api.chat_messages import parse_user_content, refuse_empty
 from holdfast.api.requests.body import convert
 from holdfast.errors import RequestError
-from holdfast.messages import UserMessage
+from holdfast.messages import UserMessage, user_says
 
 
 class RunBody(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,14 +73,14 @@ def parse_run(body: dict[str, Any]) -> ParsedRun:
     Raises:
         RequestError: something in it cannot be used; param says what.
     """
-    if "input" not in body and "messages" in body:
-        body = {**body, "input": body["messages"]}
-    if "input" not in body:
+    at = "messages" if "input" not in body and "messages" in body else "input"
+    if at not in body:
         raise RequestError("input is missing.", param="input", code="missing_required_parameter")
-    raw = convert(body, RunBody)
-    messages = [{"role": "user", "content": raw.input}] if isinstance(raw.input, str) else list(raw.input)
-    if raw.instructions:
-        messages = [{"role": "system", "content": raw.instructions}, *messages]
+    raw = convert({**body, "input": body[at]}, RunBody)
+    messages = raw.input
+    if isinstance(raw.input, str):
+        refuse_empty(user_says(raw.input), at)
+        messages = [{"role": "user", "content": raw.input}]
     asked = {**body, "messages": messages, "on_disconnect": raw.on_disconnect}
     if raw.max_output_tokens is not None:
         asked["max_completion_tokens"] = raw.max_output_tokens
@@ -88,7 +88,7 @@ def parse_run(body: dict[str, Any]) -> ParsedRun:
         limit = getattr(raw, name)
         if limit is not None and limit < 1:
             raise RequestError(f"{name} must be at least 1.", param=name, code="invalid_value")
-    chat = parse_chat_request(asked)
+    chat = parse_chat_request(asked, at)
     if chat.on_disconnect in ("cancel", 0) and not chat.stream:
         raise RequestError(
             'on_disconnect: "cancel" needs stream: true; without a stream nobody is connected, and the run would end '
@@ -96,6 +96,10 @@ def parse_run(body: dict[str, Any]) -> ParsedRun:
             param="on_disconnect",
             code="invalid_value",
         )
+    if raw.instructions:
+        system = "\n\n".join(text for text in (raw.instructions, chat.conversation.system) if text)
+        talk = msgspec.structs.replace(chat.conversation, system=system)
+        chat = msgspec.structs.replace(chat, conversation=talk)
     return ParsedRun(body=raw, chat=chat)
 
 
@@ -106,7 +110,10 @@ def parse_steering(body: dict[str, Any]) -> UserMessage:
         RequestError: it is empty or has parts that cannot be used.
     """
     raw = convert(body, SteeringBody)
-    content = raw.content if raw.content is not None else raw.message
-    if not content:
+    at = "message" if raw.content is None and raw.message is not None else "content"
+    content = getattr(raw, at)
+    if content is None:
         raise RequestError("content is missing.", param="content", code="missing_required_parameter")
-    return UserMessage(parts=parse_user_content(content, "content"))
+    message = UserMessage(parts=parse_user_content(content, at))
+    refuse_empty(message, at)
+    return message
