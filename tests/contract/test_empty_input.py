@@ -8,6 +8,7 @@ from holdfast.testing import Reply
 from tests.serving import serving
 
 PICTURE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk="}}
+NOTHINGS: tuple[Any, ...] = ("", " \n", [])
 BLANKS: tuple[Any, ...] = ("", " \n\t", [{"type": "text", "text": ""}], [{"type": "input_text", "text": "  "}], [])
 
 
@@ -25,9 +26,9 @@ def user(content: Any) -> dict[str, Any]:
             {"messages": [{"role": "system", "content": "x"}, user("Hi"), user("")]},
             "messages[2].content",
         ),
-        *(("/v1/responses", {"input": blank}, "input") for blank in ("", " \n", [])),
+        *(("/v1/responses", {"input": blank}, "input") for blank in NOTHINGS),
         *(("/v1/responses", {"input": [user("Hi"), user(blank)]}, "input[1].content") for blank in BLANKS),
-        *(("/v1/runs", {"input": blank}, "input") for blank in ("", " \n", [])),
+        *(("/v1/runs", {"input": blank}, "input") for blank in NOTHINGS),
         *(("/v1/runs", {"input": [user(blank)], "instructions": "x"}, "input[0].content") for blank in BLANKS),
         ("/v1/runs", {"messages": []}, "messages"),
         ("/v1/runs", {"messages": [user("")]}, "messages[0].content"),

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 from starlette.requests import HTTPConnection
 
-from holdfast.agents.request import RunRequest
+from holdfast.agents.request import RunRequest, with_defaults
 from holdfast.api.chat_messages import refuse_empty
 from holdfast.api.items.echo import ResponseEcho
 from holdfast.api.items.encrypted_content import ENCRYPTED_REASONING
@@ -80,6 +80,8 @@ def build_run_request(
         RequestError: the model or the memory's name is not to be had.
     """
     body = wanted.body
+    # What every answer about it repeats is what the model was really asked.
+    wanted = msgspec.structs.replace(wanted, options=with_defaults(wanted.options, service.settings.agent))
     instructions = body.instructions if body.instructions is not None else position.instructions
     on_disconnect = "continue" if body.background else parse_on_disconnect(body.on_disconnect)
     if on_disconnect is None:
