@@ -24,6 +24,8 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     surface: Surface
     model: str
     """`provider/model`."""
+    answers_as: str = ""
+    """C16: what every answer calls the model; empty: by the name of whichever answered."""
     input: tuple[Message, ...]
     """What is new: the last user message, or tool results. Saved with the answer."""
     history: tuple[Message, ...] = ()

@@ -24,6 +24,8 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True):
     default_model: str = "holdfast"
     """The agent's name in /v1/models when none is configured."""
     owned_by: str = "holdfast"
+    repeats_model: bool = False
+    """Answers call the model what the request called it, whatever served it."""
     done_after_failure: bool = True
     """W3: does `[DONE]` follow the error chunk?"""
     session_prefix: str = ""
@@ -47,12 +49,14 @@ DIALECTS: Final[dict[DialectName, Dialect]] = {
         platform="hermes-agent",
         default_model="hermes-agent",
         owned_by="hermes",
+        repeats_model=True,
     ),
     "nanobot": Dialect(
         name="nanobot",
         platform="nanobot",
         default_model="nanobot",
         owned_by="nanobot",
+        repeats_model=True,
         done_after_failure=False,
         session_prefix="api:",
         default_session="api:default",

@@ -4,12 +4,13 @@ Sits on the runs layer and the ports. Nothing here does anything.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Protocol
 
 from starlette.requests import HTTPConnection
 
-from holdfast.api.dialects import Dialect
+from holdfast.api.dialects import DIALECTS, Dialect
+from holdfast.api.requests.headers import headers_of
 from holdfast.api.requests.idempotency import LiveRequests
 from holdfast.clock import Clock
 from holdfast.config import Settings
@@ -62,8 +63,14 @@ class Service:
         return self.settings.model or "demo"
 
 
+DIALECT_HEADER: Final = "X-Holdfast-Dialect"
+"""A request that has it is answered in the dialect that it names: the page and the terminal speak ours everywhere."""
+
+
 def service_of(connection: HTTPConnection) -> Service:
-    """The service behind a request."""
+    """The service behind a request, in the dialect that the request speaks."""
     service = connection.app.state.service
     assert isinstance(service, Service)
-    return service
+    name = headers_of(connection.scope).get(DIALECT_HEADER.lower(), service.dialect.name)
+    dialect = next((each for each in DIALECTS.values() if each.name == name), service.dialect)
+    return service if dialect is service.dialect else replace(service, dialect=dialect)

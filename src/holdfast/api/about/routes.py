@@ -92,7 +92,8 @@ def _models(service: Service) -> list[dict[str, Any]]:
         created = int(service.started_at)
         return {"id": name, "object": "model", "created": created, "owned_by": owned_by, "root": root, "parent": None}
 
-    agent = model(service.agent_name, service.default_model, service.dialect.owned_by)
+    agent = model(service.agent_name, service.agent_name, service.dialect.owned_by)
+    agent["answered_by"] = service.default_model
     return [agent, *(model(name, name, name.partition("/")[0]) for name in names)]
 
 

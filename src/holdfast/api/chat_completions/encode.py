@@ -11,6 +11,7 @@ import msgspec
 
 from holdfast.api.chat_completions.finish import Ending, ending_of
 from holdfast.api.dialects import Dialect
+from holdfast.api.extras import name_model
 from holdfast.api.problems import problem_of
 from holdfast.api.streams.encoder import KEEPALIVE
 from holdfast.errors import HoldfastError
@@ -48,6 +49,7 @@ class ChatEncoder:
     """One stream of chunks."""
 
     __slots__ = (
+        "_answers_as",
         "_base",
         "_content",
         "_dialect",
@@ -70,7 +72,10 @@ class ChatEncoder:
         fingerprint: str,
         dialect: Dialect,
         include_usage: bool = False,
+        answers_as: str = "",
     ) -> None:
+        self._answers_as = answers_as
+        """C16: what the model is called; empty: by the name of whichever answers."""
         self._dialect = dialect
         self._include_usage = include_usage
         self._base: dict[str, Any] = {
@@ -91,7 +96,8 @@ class ChatEncoder:
         self._tools_ran = False
 
     def _set_model(self, model: str) -> None:
-        self._model = self._base["model"] = model
+        self._model = model
+        self._base["model"] = self._answers_as or model
         head = b"data: " + _encode(self._base)[:-1] + b',"choices":[{"index":0,"delta":{"'
         self._content = head + b'content":'
         self._reasoning = head + b'reasoning_content":'
@@ -122,6 +128,8 @@ class ChatEncoder:
                 self._note_model(event.model)
             case FellBack():
                 self._note_model(event.to_model)
+                if self._answers_as:
+                    return self._vendor({"model": event.to_model})
             case Answered():
                 self._note_model(event.model)
             case ToolCallBegan() | ArgumentsAdded() | ToolCallAnnotated():
@@ -166,11 +174,12 @@ class ChatEncoder:
 
     def _finish(self, ending: Ending, usage: Usage) -> bytes:
         extra: dict[str, Any] = {}
+        extras = name_model(ending.extras, self._answers_as, self._model) if ending.extras is not None else None
         if ending.problem is not None:
             error = ending.problem.envelope["error"]
-            extra["error"] = {**error, self._dialect.extras_key: ending.extras}
-        if ending.extras is not None:
-            extra[self._dialect.extras_key] = ending.extras
+            extra["error"] = {**error, self._dialect.extras_key: extras}
+        if extras is not None:
+            extra[self._dialect.extras_key] = extras
         frames = [self._chunk({}, ending.finish_reason, extra)]
         if self._include_usage:
             frames.append(self._data({**self._base, "choices": [], "usage": encode_usage(usage)}))
@@ -216,7 +225,14 @@ class ChatEncoder:
 
 
 def encode_plain(
-    transcript: Transcript, ending: Ending, run: RunId, *, created: int, fingerprint: str, dialect: Dialect
+    transcript: Transcript,
+    ending: Ending,
+    run: RunId,
+    *,
+    created: int,
+    fingerprint: str,
+    dialect: Dialect,
+    answers_as: str = "",
 ) -> dict[str, Any]:
     """A `chat.completion`. Only for an ending that is no problem."""
     outcome, text, reasoning = transcript.outcome, transcript.text, transcript.reasoning
@@ -230,13 +246,13 @@ def encode_plain(
         "id": chat_completion_id(run),
         "object": "chat.completion",
         "created": created,
-        "model": transcript.model,
+        "model": answers_as or transcript.model,
         "system_fingerprint": fingerprint,
         "choices": [{"index": 0, "message": message, "logprobs": None, "finish_reason": ending.finish_reason}],
         "usage": encode_usage(transcript.usage),
     }
     if ending.extras is not None:
-        completion[dialect.extras_key] = ending.extras
+        completion[dialect.extras_key] = name_model(ending.extras, answers_as, transcript.model)
     return completion
 
 

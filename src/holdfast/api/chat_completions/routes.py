@@ -14,11 +14,13 @@ from holdfast.api.chat_completions.continuation import find_continued, restore_h
 from holdfast.api.chat_completions.encode import ChatEncoder, encode_plain
 from holdfast.api.chat_completions.finish import ending_of
 from holdfast.api.chat_completions.schema import ChatBody, ChatRequest, parse_chat_request
+from holdfast.api.extras import name_model
 from holdfast.api.requests.body import read_object
 from holdfast.api.requests.headers import header_value
 from holdfast.api.requests.idempotency import fingerprint_request
 from holdfast.api.requests.run_start import start_headers, start_run
 from holdfast.api.requests.targets import (
+    answers_as,
     default_on_disconnect,
     named_session,
     served_model,
@@ -66,6 +68,7 @@ async def _make_request(
         session=session or derive_session_id(talk.system, talk.first_user_text),
         surface="chat",
         model=served_model(service, chat.model),
+        answers_as=answers_as(service, chat.model),
         input=talk.input,
         history=talk.history if session is None else (),
         stored_history=session is not None,
@@ -102,6 +105,7 @@ def _stream(service: Service, chat: ChatRequest, started: Started, headers: dict
     encoder = ChatEncoder(
         started.run,
         model=started.record.model,
+        answers_as=started.record.answers_as,
         created=int(started.record.created_at),
         fingerprint=_fingerprint(service),
         dialect=service.dialect,
@@ -118,6 +122,7 @@ async def _answer(service: Service, request: Request, started: Started, headers:
     assert outcome is not None, "a log that was read to its end has an outcome"
     dialect = service.dialect
     ending = ending_of(outcome, has_text=bool(transcript.text), tools_ran=bool(transcript.tools))
+    headers[dialect.header("Model")] = header_value(transcript.model)
     if transcript.warnings:
         headers[dialect.header("Warning")] = header_value(" ".join(transcript.warnings))
     if ending.extras is not None:
@@ -132,11 +137,16 @@ async def _answer(service: Service, request: Request, started: Started, headers:
             created=int(started.record.created_at),
             fingerprint=_fingerprint(service),
             dialect=dialect,
+            answers_as=started.record.answers_as,
         )
+        if ending.extras is None and started.record.answers_as and transcript.model != started.record.model:
+            # U15: under the agent's name nothing else would say that a fallback answered.
+            content[dialect.extras_key] = {"model": transcript.model}
     else:
         status = ending.problem.status
         headers |= ending.problem.headers
-        extras: dict[str, Any] = {**(ending.extras or {}), "partial_text": transcript.text}
+        named = name_model(ending.extras or {}, started.record.answers_as, transcript.model)
+        extras: dict[str, Any] = {**named, "partial_text": transcript.text}
         content = {"error": {**ending.problem.envelope["error"], dialect.extras_key: extras}}
     return json_answer(content, status, headers)
 

@@ -76,6 +76,19 @@ def served_model(service: Service, asked: str | None) -> str:
     return service.default_model
 
 
+MAX_NAME_CHARACTERS: Final = 256
+"""A longer name of a model is none that every chunk of a stream should repeat."""
+
+
+def answers_as(service: Service, asked: str | None) -> str:
+    """C16, W1: what answers call the model: an agent its own name, if it was asked for by it; empty: what answered."""
+    if asked == service.agent_name:
+        return service.agent_name
+    if not service.dialect.repeats_model:
+        return ""
+    return asked if asked and len(asked) <= MAX_NAME_CHARACTERS else service.agent_name
+
+
 def trace_parent(connection: HTTPConnection) -> str:
     """S10: the caller's trace, which the run's spans carry on; empty: it has none."""
     return headers_of(connection.scope).get("traceparent", "")

@@ -12,6 +12,7 @@ from holdfast.api.items.encrypted_content import ENCRYPTED_REASONING
 from holdfast.api.items.input import ParsedInput, check_calls, parse_input
 from holdfast.api.items.references import resolve_references
 from holdfast.api.requests.targets import (
+    answers_as,
     default_on_disconnect,
     parse_on_disconnect,
     served_model,
@@ -92,6 +93,7 @@ def build_run_request(
         session=position.session,
         surface="responses",
         model=served_model(service, body.model),
+        answers_as=answers_as(service, body.model),
         input=parsed.messages,
         stored_history=position.stored_history,
         parent=position.parent,

@@ -8,7 +8,7 @@ from typing import Any, Literal, assert_never
 
 import msgspec
 
-from holdfast.api.extras import extras_of
+from holdfast.api.extras import extras_of, name_model
 from holdfast.api.items.echo import parse_echo
 from holdfast.api.items.fold import FoldWriter, ResponseFold
 from holdfast.api.items.outputs import MessageItem
@@ -34,6 +34,8 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
     created_at: float
     model: str
     """The one that was asked for."""
+    answers_as: str
+    """C16: what it is called; empty: by the name of whichever answered."""
     parameters: dict[str, Any]
     client_tools: frozenset[str]
     sealed: bool
@@ -64,6 +66,7 @@ def envelope_of(record: RunRecord, extras_key: str) -> Envelope:
         run=record.id,
         created_at=record.created_at,
         model=record.model,
+        answers_as=record.answers_as,
         parameters=echo.response,
         client_tools=frozenset(record.client_tools),
         sealed=echo.sealed,
@@ -112,6 +115,7 @@ def render_response(
     outcome = fold.outcome
     if outcome is not None:
         status = status_of(outcome)
+    model = fold.model or envelope.model
     response: dict[str, Any] = {
         "id": envelope.id,
         "object": "response",
@@ -120,7 +124,7 @@ def render_response(
         "status": status,
         "error": _error(outcome),
         "incomplete_details": _incomplete_details(outcome),
-        "model": fold.model or envelope.model,
+        "model": envelope.answers_as or model,
         "output": fold.render(),
         "usage": render_usage(fold.usage) if outcome is not None else None,
         **envelope.parameters,
@@ -128,7 +132,10 @@ def render_response(
     if outcome is not None and status != "completed":
         has_text = any(isinstance(item, MessageItem) for item in fold.items)
         extras = extras_of(outcome, has_text=has_text, failed=isinstance(outcome, Failed))
-        response[envelope.extras_key] = extras
+        response[envelope.extras_key] = name_model(extras, envelope.answers_as, model)
+    elif envelope.answers_as and model != envelope.model:
+        # U15: under the agent's name nothing else would say that a fallback answers.
+        response[envelope.extras_key] = {"model": model}
     return response
 
 

@@ -13,7 +13,7 @@ from holdfast.api.requests.body import convert, parse_object, read_body, read_ob
 from holdfast.api.requests.idempotency import fingerprint_request
 from holdfast.api.requests.paging import MAX_PAGE, query_number
 from holdfast.api.requests.run_start import run_headers, start_headers, start_run
-from holdfast.api.requests.targets import named_session, served_model, session_key, trace_parent
+from holdfast.api.requests.targets import answers_as, named_session, served_model, session_key, trace_parent
 from holdfast.api.routing import ApiRoute
 from holdfast.api.runs.encode import (
     RunEventsEncoder,
@@ -58,7 +58,7 @@ async def create_run(request: Request) -> Response:
         "object": "run",
         "status": view.status,
         "session_id": view.record.session,
-        "model": view.record.model,
+        "model": view.record.answers_as or view.record.model,
     }
     return json_answer(said, 202, {**headers, "Location": f"/v1/runs/{run}"})
 
@@ -74,6 +74,7 @@ def _make_request(
         session=named or make_session_id(),
         surface="runs",
         model=served_model(service, chat.model),
+        answers_as=answers_as(service, chat.model),
         # With a session its stored history is what came before, and all that was sent is new (C13).
         input=talk.input if named is None or not has_own_history else (*talk.history, *talk.input),
         history=talk.history if named is None else (),
@@ -129,7 +130,6 @@ async def get_run(request: Request) -> Response:
     transcript = await view.read_transcript()
     said = {
         **encode_run(view),
-        "model": transcript.model or view.model,
         "text": transcript.text,
         "input": [encode_message(message) for message in view.record.input],
         "tools": encode_tools(transcript),
