@@ -16,7 +16,7 @@ def speaking(dialect: DialectName) -> ServerSettings:
 
 
 async def test_hermes_clients_find_their_names(tmp_path: Path) -> None:
-    """W1: headers, tool events, extras, capabilities, platform, model, owner."""
+    """W1.a: headers, tool events, extras, capabilities, platform, model, owner."""
     (tmp_path / "a.txt").write_text("alpha")
     agent = AgentSettings(prompt="", tools=("files",), workspace=str(tmp_path))
     script = [
@@ -80,6 +80,6 @@ async def test_after_a_failure_a_stream_ends_as_its_clients_expect(dialect: Dial
 
 
 async def test_a_configured_name_stands_in_every_dialect() -> None:
-    """W1, S2: the default model name is a default."""
+    """W1.a, S2: the default model name is a default."""
     async with serving(server=ServerSettings(dialect="hermes", name="otto")) as world:
         assert (await world.client.get("/v1/models")).json["data"][0]["id"] == "otto"

@@ -3,11 +3,13 @@
 One small table. Encoders and routes ask it for names and never for the dialect's own name. Sits on config.
 """
 
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
 from holdfast.config import DialectName
+
+RunWordsName = Literal["own", "hermes"]
 
 
 class Dialect(msgspec.Struct, frozen=True, kw_only=True):
@@ -19,6 +21,18 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True):
     """Under this key an answer says what the OpenAI API has no word for."""
     tool_event: str | None = None
     """The SSE event of tool activity; None: a normal chunk with an empty delta and the extras key (C8)."""
+    failed_tool: str = "failed"
+    """The status of a tool that has failed, in tool activity."""
+    run_words: RunWordsName = "own"
+    """In whose words the runs API tells of runs and their events."""
+    own_session: bool = False
+    """A run that names no session has one under its own id."""
+    input_is_past: bool = False
+    """The messages before the last of a run's input are what came before, in place of what its session has."""
+    gateway_health: bool = False
+    """/health/detailed also speaks of a gateway and its platforms."""
+    unspoken: frozenset[str] = frozenset()
+    """Features that we have and that mean other paths or words to this dialect's clients."""
     capabilities_object: str = "holdfast.api_server.capabilities"
     platform: str = "holdfast"
     default_model: str = "holdfast"
@@ -45,6 +59,12 @@ DIALECTS: Final[dict[DialectName, Dialect]] = {
         header_prefix="X-Hermes-",
         extras_key="hermes",
         tool_event="hermes.tool.progress",
+        failed_tool="completed",
+        run_words="hermes",
+        own_session=True,
+        input_is_past=True,
+        gateway_health=True,
+        unspoken=frozenset({"session_resources", "session_fork"}),
         capabilities_object="hermes.api_server.capabilities",
         platform="hermes-agent",
         default_model="hermes-agent",

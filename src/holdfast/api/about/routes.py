@@ -3,6 +3,7 @@
 import asyncio
 import os
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
@@ -32,7 +33,7 @@ async def get_detailed_health(request: Request) -> Response:
     supervisor = service.supervisor
     store, is_well = await _check_store(service)
     state = "draining" if supervisor.is_closing else "running" if is_well else "degraded"
-    detailed = {
+    detailed: dict[str, Any] = {
         "status": "ok" if is_well else "degraded",
         "state": state,
         "platform": service.dialect.platform,
@@ -47,6 +48,14 @@ async def get_detailed_health(request: Request) -> Response:
         "started_at": service.started_at,
         "updated_at": service.clock.now(),
     }
+    if service.dialect.gateway_health:
+        detailed |= {
+            "gateway_state": state,
+            "platforms": {"api_server": {"state": "connected"}},
+            "active_agents": supervisor.registry.executing,
+            "exit_reason": None,
+            "updated_at": datetime.fromtimestamp(service.clock.now(), UTC).isoformat(),
+        }
     return json_answer(detailed, 200 if is_well else 503)
 
 

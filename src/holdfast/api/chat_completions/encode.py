@@ -142,7 +142,7 @@ class ChatEncoder:
             case ToolFinished():
                 started = self._running.pop(event.call_id, None)
                 if started is not None:
-                    return self._activity(started, "failed" if event.failed else "completed")
+                    return self._activity(started, self._dialect.failed_tool if event.failed else "completed")
             case ToolCallDropped() if not event.name.startswith("_"):
                 return self._vendor({"dropped": _dropped(event)})
             case ApprovalAsked():
@@ -193,7 +193,7 @@ class ChatEncoder:
 
     def fail(self, error: HoldfastError) -> bytes:
         """The log cannot be read on. The run may have ended well; this stream has not."""
-        open_tools = b"".join(self._activity(started, "failed") for started in self._running.values())
+        open_tools = b"".join(self._activity(started, self._dialect.failed_tool) for started in self._running.values())
         self._running = {}
         outcome = Failed(reason="internal", message=problem_of(error).message)
         return open_tools + self._finish(ending_of(outcome, has_text=self._has_text, tools_ran=True), Usage())

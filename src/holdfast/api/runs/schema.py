@@ -1,6 +1,6 @@
 """What the runs API takes (J1). A run's input and options are written as chat completions write them."""
 
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -11,6 +11,8 @@ from holdfast.api.requests.body import convert
 from holdfast.errors import RequestError
 from holdfast.messages import UserMessage, user_says
 
+CHOICES: Final = ("once", "session", "always", "approve", "approved", "allow", "deny")
+
 
 class RunBody(msgspec.Struct, frozen=True, kw_only=True):
     """A new run; the options of chat completions (`temperature`, `tools` …) stand beside these."""
@@ -20,6 +22,10 @@ class RunBody(msgspec.Struct, frozen=True, kw_only=True):
     model: str | None = None
     session_id: str | None = None
     instructions: str | None = None
+    conversation_history: Any = None
+    """Chat messages that came before, in place of what the session has."""
+    previous_response_id: str | None = None
+    """A stored response that the run follows."""
     on_disconnect: Any = "continue"
     lane: LanePolicy = "wait"
     stream: bool = False
@@ -35,8 +41,15 @@ class ApprovalBody(msgspec.Struct, frozen=True, kw_only=True):
     approved: bool | None = None
     decision: Literal["approve", "approved", "deny", "denied"] | None = None
     """The same in a word."""
+    choice: str | None = None
+    """The same in Hermes' words: `once`, `session`, `always`, `approve`, `allow` or `deny`. Any yes is for one call."""
     call_id: str | None = None
     """Which call; not needed when only one waits."""
+    request_id: str | None = None
+    """The same, as Hermes calls it."""
+    all: bool = False
+    resolve_all: bool = False
+    """Every call that waits."""
 
     @property
     def is_approved(self) -> bool:
@@ -45,6 +58,12 @@ class ApprovalBody(msgspec.Struct, frozen=True, kw_only=True):
         Raises:
             RequestError: it says neither.
         """
+        if self.choice is not None:
+            choice = self.choice.strip().lower()
+            if choice not in CHOICES:
+                expected = ", ".join(CHOICES)
+                raise RequestError(f"choice must be one of {expected}.", param="choice", code="invalid_approval_choice")
+            return choice != "deny"
         if self.approved is not None:
             return self.approved
         if self.decision is not None:
@@ -57,7 +76,9 @@ class SteeringBody(msgspec.Struct, frozen=True, kw_only=True):
 
     content: Any = None
     message: Any = None
-    """The same, as some clients call it."""
+    """The same, as some clients call it; and the next two."""
+    input: Any = None
+    text: Any = None
 
 
 class ParsedRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,7 +131,7 @@ def parse_steering(body: dict[str, Any]) -> UserMessage:
         RequestError: it is empty or has parts that cannot be used.
     """
     raw = convert(body, SteeringBody)
-    at = "message" if raw.content is None and raw.message is not None else "content"
+    at = next((name for name in ("content", "message", "input", "text") if getattr(raw, name) is not None), "content")
     content = getattr(raw, at)
     if content is None:
         raise RequestError("content is missing.", param="content", code="missing_required_parameter")
