@@ -44,6 +44,10 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True):
     """W3: does `[DONE]` follow the error chunk?"""
     session_prefix: str = ""
     """Put before a session id that came in a body."""
+    uploads: bool = False
+    """A chat completion may be sent as a form with files."""
+    timeout_status: int = 502
+    """The status of a plain answer whose run reached its time limit without a word."""
     default_session: str | None = None
     """The session of a request that names none; None: it is derived from the conversation (C13)."""
 
@@ -79,6 +83,8 @@ DIALECTS: Final[dict[DialectName, Dialect]] = {
         repeats_model=True,
         done_after_failure=False,
         session_prefix="api:",
+        uploads=True,
+        timeout_status=504,
         default_session="api:default",
     ),
 }

@@ -14,9 +14,10 @@ from holdfast.api.chat_completions.continuation import find_continued, restore_h
 from holdfast.api.chat_completions.encode import ChatEncoder, encode_plain
 from holdfast.api.chat_completions.finish import ending_of
 from holdfast.api.chat_completions.schema import ChatBody, ChatRequest, parse_chat_request
+from holdfast.api.chat_completions.upload import FORM, parse_upload
 from holdfast.api.extras import name_model
-from holdfast.api.requests.body import read_object
-from holdfast.api.requests.headers import header_value
+from holdfast.api.requests.body import read_body, read_object
+from holdfast.api.requests.headers import header_text, header_value
 from holdfast.api.requests.idempotency import fingerprint_request
 from holdfast.api.requests.run_start import start_headers, start_run
 from holdfast.api.requests.targets import (
@@ -32,6 +33,7 @@ from holdfast.api.service import Service, service_of
 from holdfast.api.streams.event_stream import EventStream, await_end
 from holdfast.errors import StoreError
 from holdfast.ids import SessionId, derive_session_id, make_run_id
+from holdfast.outcomes import Cancelled
 from holdfast.runs.log.transcript import Transcript
 from holdfast.runs.start import Started
 
@@ -43,7 +45,7 @@ async def create_chat_completion(request: Request) -> Response:
     client's to carry out.
     """
     service = service_of(request)
-    body = await read_object(request)
+    body = await _read(service, request)
     chat = parse_chat_request(body)
     session = named_session(service, request, chat.session_id)
     memory = session_key(service, request)
@@ -54,6 +56,13 @@ async def create_chat_completion(request: Request) -> Response:
     if chat.stream:
         return _stream(service, chat, started, headers)
     return await _answer(service, request, started, headers)
+
+
+async def _read(service: Service, request: Request) -> dict[str, Any]:
+    content_type = header_text(request, "content-type") or ""
+    if service.dialect.uploads and content_type.lower().startswith(FORM):
+        return parse_upload(content_type, await read_body(request))
+    return await read_object(request)
 
 
 async def _make_request(
@@ -144,6 +153,8 @@ async def _answer(service: Service, request: Request, started: Started, headers:
             content[dialect.extras_key] = {"model": transcript.model}
     else:
         status = ending.problem.status
+        if isinstance(outcome, Cancelled) and outcome.reason == "timeout":
+            status = dialect.timeout_status
         headers |= ending.problem.headers
         named = name_model(ending.extras or {}, started.record.answers_as, transcript.model)
         extras: dict[str, Any] = {**named, "partial_text": transcript.text}
