@@ -297,6 +297,16 @@ async def test_tool_progress_ends_completed_whatever_came_of_it(tmp_path: Path) 
     assert told == [("running", "call_0"), ("completed", "call_0")]
 
 
+async def test_the_usage_is_in_the_chunk_with_the_finish_reason() -> None:
+    """W1.a: where Hermes' clients look for it; asked for, it comes in a chunk of its own too."""
+    async with serving([Reply(text="Hi.")] * 2, server=HERMES) as world:
+        plain = await world.client.chat(stream=True)
+        asked = await world.client.chat(stream=True, stream_options={"include_usage": True})
+    finish = next(chunk for chunk in plain.chunks if "choices" in chunk and chunk["choices"][0]["finish_reason"])
+    assert finish["usage"]["total_tokens"] == 18
+    assert [chunk["usage"]["total_tokens"] for chunk in asked.chunks if chunk.get("usage")] == [18, 18]
+
+
 async def test_capabilities_promise_what_is_spoken() -> None:
     """W1.a, S3.a: what Hermes' own clients look for before they use runs; and not its session paths, which are ours."""
     async with serving(server=HERMES) as world:

@@ -23,6 +23,8 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True):
     """The SSE event of tool activity; None: a normal chunk with an empty delta and the extras key (C8)."""
     failed_tool: str = "failed"
     """The status of a tool that has failed, in tool activity."""
+    usage_at_finish: bool = False
+    """The chunk with the finish reason has the usage, asked for or not."""
     run_words: RunWordsName = "own"
     """In whose words the runs API tells of runs and their events."""
     own_session: bool = False
@@ -64,6 +66,7 @@ DIALECTS: Final[dict[DialectName, Dialect]] = {
         extras_key="hermes",
         tool_event="hermes.tool.progress",
         failed_tool="completed",
+        usage_at_finish=True,
         run_words="hermes",
         own_session=True,
         input_is_past=True,

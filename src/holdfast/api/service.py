@@ -71,6 +71,8 @@ def service_of(connection: HTTPConnection) -> Service:
     """The service behind a request, in the dialect that the request speaks."""
     service = connection.app.state.service
     assert isinstance(service, Service)
-    name = headers_of(connection.scope).get(DIALECT_HEADER.lower(), service.dialect.name)
+    name = headers_of(connection.scope).get(DIALECT_HEADER.lower())
+    if name is None or name == service.dialect.name:
+        return service
     dialect = next((each for each in DIALECTS.values() if each.name == name), service.dialect)
-    return service if dialect is service.dialect else replace(service, dialect=dialect)
+    return replace(service, dialect=dialect)

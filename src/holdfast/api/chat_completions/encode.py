@@ -180,6 +180,8 @@ class ChatEncoder:
             extra["error"] = {**error, self._dialect.extras_key: extras}
         if extras is not None:
             extra[self._dialect.extras_key] = extras
+        if self._dialect.usage_at_finish:
+            extra["usage"] = encode_usage(usage)
         frames = [self._chunk({}, ending.finish_reason, extra)]
         if self._include_usage:
             frames.append(self._data({**self._base, "choices": [], "usage": encode_usage(usage)}))

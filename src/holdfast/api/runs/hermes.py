@@ -72,7 +72,9 @@ class HermesEventsEncoder:
                 batch.at,
             )
             for event in batch.events:
-                frame = self._end_thought(event, batch.at)
+                frame = b""
+                if self._thought and type(event) is not ReasoningAdded:
+                    frame = self._end_thought(batch.at)
                 if type(event) is TextAdded:
                     self._text.append(event.text)
                     frame += b"id: %d\n%s%s}\n\n" % (number, head, _encode(event.text))
@@ -97,10 +99,8 @@ class HermesEventsEncoder:
         event = {"event": name, "run_id": self._run, "timestamp": round(at, 3), **fields}
         return b"data: " + _encode(event) + b"\n\n"
 
-    def _end_thought(self, event: Event, at: float) -> bytes:
+    def _end_thought(self, at: float) -> bytes:
         """`reasoning.available` has a whole thought: it is told when something else follows."""
-        if type(event) is ReasoningAdded or not self._thought:
-            return b""
         text, self._thought = "".join(self._thought), []
         return self._frame(at, "reasoning.available", {"text": text})
 
