@@ -194,13 +194,14 @@ class HermesWords:
         status = "stopping" if said["stopped"] else _STATUSES.get(said["status"], said["status"])
         return {**said, "object": "hermes.run", "status": status, "output": said["text"]}
 
-    def answered(self, said: dict[str, Any]) -> dict[str, Any]:
-        """An approval was answered."""
+    def answered(self, said: dict[str, Any], *, resolved: int) -> dict[str, Any]:
+        """An approval was answered, for so many calls."""
         return {
             **said,
             "object": "hermes.run.approval_response",
             "choice": "once" if said["approved"] else "deny",
             "request_id": said["call_id"],
+            "resolved": resolved,
         }
 
     def steered(self, said: dict[str, Any]) -> dict[str, Any]:

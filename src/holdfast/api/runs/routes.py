@@ -197,8 +197,8 @@ async def answer_approval(request: Request) -> Response:
         answered = [service.supervisor.answer_approval(run, call, approved) for call in _asked_calls(body, view)]
     except RequestError as error:
         raise words.refused(error) from None
-    said = {"run_id": run, "call_id": answered[0], "approved": approved, "resolved": len(answered)}
-    return json_answer(words.answered(said), headers={service.dialect.header("Run-Id"): run})
+    said = words.answered({"run_id": run, "call_id": answered[0], "approved": approved}, resolved=len(answered))
+    return json_answer(said, headers={service.dialect.header("Run-Id"): run})
 
 
 def _asked_calls(body: ApprovalBody, view: RunView) -> list[CallId | None]:

@@ -33,8 +33,8 @@ class RunWords(Protocol):
         """What came of a stop."""
         ...
 
-    def answered(self, said: dict[str, Any]) -> dict[str, Any]:
-        """An approval was answered."""
+    def answered(self, said: dict[str, Any], *, resolved: int) -> dict[str, Any]:
+        """An approval was answered, for so many calls."""
         ...
 
     def steered(self, said: dict[str, Any]) -> dict[str, Any]:
@@ -61,7 +61,17 @@ class OwnWords:
         """As it is."""
         return said
 
-    stopped = answered = steered = staticmethod(lambda said: said)
+    def stopped(self, said: dict[str, Any]) -> dict[str, Any]:
+        """As it is."""
+        return said
+
+    def answered(self, said: dict[str, Any], *, resolved: int) -> dict[str, Any]:
+        """The log says which."""
+        return said
+
+    def steered(self, said: dict[str, Any]) -> dict[str, Any]:
+        """As it is."""
+        return said
 
     def refused(self, error: RequestError) -> RequestError:
         """As it is."""
