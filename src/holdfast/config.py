@@ -15,6 +15,7 @@ WireProtocol = Literal["chat_completions", "responses", "anthropic_messages"]
 DialectName = Literal["holdfast", "hermes", "nanobot"]
 ToolItems = Literal["mcp_call", "function_call"]
 ApprovalMode = Literal["auto", "ask", "deny"]
+ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 ToolSet = Literal["files", "terminal", "web", "memory", "mcp"]
 
 
@@ -89,6 +90,11 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """One policy, or one per tool name (`*` matches), the rest `auto`."""
     approval_seconds: Positive = 300.0
     max_turns: Count = 50
+    reasoning_effort: ReasoningEffort | None = None
+    """This and the next three: how the model answers where a request does not say. None: as the provider likes."""
+    temperature: Annotated[float, msgspec.Meta(ge=0, le=2)] | None = None
+    top_p: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
+    max_output_tokens: Count | None = None
     tool_seconds: Positive = 120.0
     max_tool_output_bytes: Count = 50_000
     allow_private_hosts: tuple[str, ...] = ()

@@ -170,7 +170,7 @@ async def test_success_says_stop_and_nothing_else(stream: bool) -> None:
     async with serving([Reply(text="Done.")]) as world:
         answer = await world.client.chat(stream=stream)
     assert answer.finish == "stop"
-    assert b"holdfast" not in answer.body.replace(b"fp_holdfast", b"")
+    assert not [body for body in (answer.chunks if stream else [answer.json]) if "holdfast" in body]
     assert b'"error"' not in answer.body
     assert "X-Holdfast-Completed" not in answer.headers
     assert "X-Holdfast-Partial" not in answer.headers
@@ -1066,10 +1066,11 @@ async def test_a_client_that_will_come_back_by_itself_is_waited_for(
 
 async def test_an_unknown_model_is_served_by_the_agent_and_the_answer_names_who_did() -> None:
     """C16.a, C16.b: unless `strict_models` is on."""
-    async with serving([Reply(text="Hi")] * 3) as world:
+    async with serving([Reply(text="Hi")] * 4) as world:
         for asked, served in (
+            (None, "scripted/m-1"),
             ("gpt-99", "scripted/m-1"),
-            ("holdfast", "scripted/m-1"),
+            ("scripted/m-1", "scripted/m-1"),
             ("scripted/m-2", "scripted/m-2"),
         ):
             answer = await world.client.chat(model=asked, stream=True)
@@ -1086,10 +1087,57 @@ async def test_a_fallback_that_answers_is_named() -> None:
     """C16.b, U15.b: `model` is the one that answered."""
     script = [Reply(fault=Fault("status", 503)), Reply(text="Hi")] * 2
     async with serving(script, fallbacks=("scripted/m-2",)) as world:
-        plain = await world.client.chat()
-        streamed = await world.client.chat(stream=True)
+        plain = await world.client.chat(model=None)
+        streamed = await world.client.chat(model=None, stream=True)
     assert plain.json["model"] == "scripted/m-2"
     assert streamed.chunks[-1]["model"] == "scripted/m-2"
+
+
+async def test_an_agent_that_was_asked_for_by_its_name_answers_under_it(tmp_path: Path) -> None:
+    """C16.c: streamed, plain, as a response, as a run, read again, replayed; it is said which model was behind it."""
+    path = CHAT, "/v1/responses", "/v1/runs"
+    server = ServerSettings(name="otto")
+    async with serving([Reply(text="Hi")] * 4, data_dir=tmp_path, server=server) as world:
+        key = {"Idempotency_Key": "k"}
+        plain = await world.client.chat(model="otto")
+        streamed = await world.client.chat(model="otto", stream=True, headers=key)
+        response = await world.client.post(path[1], {"model": "otto", "input": "Hi"})
+        run = await world.client.post(path[2], {"model": "otto", "input": "Hi", "stream": True})
+    async with serving(data_dir=tmp_path, server=server) as world:
+        again = await world.client.chat(model="otto", stream=True, headers=key)
+        stored = await world.client.get(f"{path[1]}/{response.json['id']}")
+        listed = (await world.client.get(path[2])).json["data"]
+        one = await world.client.get(f"{path[2]}/{run.headers['X-Holdfast-Run-Id']}")
+    assert {chunk["model"] for chunk in (*streamed.chunks, *again.chunks)} == {"otto"}
+    assert [answer.json["model"] for answer in (plain, response, stored, one)] == ["otto"] * 4
+    assert {(run["model"], run["answered_by"]) for run in listed} == {("otto", "scripted/m-1")}
+    assert {answer.headers["X-Holdfast-Model"] for answer in (plain, streamed, again, response)} == {"scripted/m-1"}
+
+
+@pytest.mark.parametrize("reply", [Reply(fault=Fault("status", 400)), Reply(text="As far", fault=Fault("truncated"))])
+async def test_the_extras_say_which_model_was_behind_an_agent(reply: Reply) -> None:
+    """C16.c: wherever an answer has extras."""
+    async with serving([reply] * 3) as world:
+        plain = (await world.client.chat()).json
+        streamed = (await world.client.chat(stream=True)).chunks
+        response = await world.client.post("/v1/responses", {"model": "holdfast", "input": "Hi", "stream": True})
+    (told,) = (chunk["holdfast"] for chunk in streamed if "choices" in chunk and "holdfast" in chunk)
+    inside = plain["error"] if "error" in plain else plain
+    ended = response.data[-2]["response"]
+    assert [extras["model"] for extras in (inside["holdfast"], told, ended["holdfast"])] == ["scripted/m-1"] * 3
+
+
+async def test_a_fallback_behind_an_agent_is_named_in_the_extras() -> None:
+    """C16.c, U15.b: also when all went well."""
+    script = [Reply(fault=Fault("status", 503)), Reply(text="Hi")] * 3
+    async with serving(script, fallbacks=("scripted/m-2",)) as world:
+        plain = await world.client.chat()
+        streamed = await world.client.chat(stream=True)
+        response = await world.client.post("/v1/responses", {"model": "holdfast", "input": "Hi"})
+    (told,) = (chunk["holdfast"] for chunk in streamed.chunks if "holdfast" in chunk)
+    assert plain.json["holdfast"] == told == response.json["holdfast"] == {"model": "scripted/m-2"}
+    assert plain.json["model"] == streamed.chunks[-1]["model"] == response.json["model"] == "holdfast"
+    assert plain.headers["X-Holdfast-Model"] == "scripted/m-2"
 
 
 @pytest.mark.parametrize("stream", [False, True])

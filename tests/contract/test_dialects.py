@@ -1,12 +1,14 @@
 """W: the dialects, each a small table of words."""
 
+import base64
 from pathlib import Path
 
+import aiohttp
 import pytest
 
-from holdfast.config import AgentSettings, DialectName, ServerSettings
+from holdfast.config import AgentSettings, DialectName, LimitSettings, ServerSettings
 from holdfast.testing import Fault, Reply, tool_call
-from tests.serving import KEY, serving
+from tests.serving import CHAT, KEY, Answer, World, serving
 
 FAILS = Reply(fault=Fault("status", 400))
 
@@ -16,7 +18,7 @@ def speaking(dialect: DialectName) -> ServerSettings:
 
 
 async def test_hermes_clients_find_their_names(tmp_path: Path) -> None:
-    """W1: headers, tool events, extras, capabilities, platform, model, owner."""
+    """W1.a: headers, tool events, extras, capabilities, platform, model, owner."""
     (tmp_path / "a.txt").write_text("alpha")
     agent = AgentSettings(prompt="", tools=("files",), workspace=str(tmp_path))
     script = [
@@ -66,6 +68,76 @@ async def test_nanobot_clients_have_one_session_unless_they_name_another() -> No
     assert [message["content"] for message in stored.json["data"]] == ["Hello?", "Hi."] * 2
 
 
+PNG = b"\x89PNG\r\n\x1a\nrest"
+
+
+async def send_form(world: World, **fields: str | tuple[str, bytes]) -> Answer:
+    """A form as browsers and curl send it; a pair is a file."""
+    form = aiohttp.FormData(default_to_multipart=True)
+    for name, value in fields.items():
+        if isinstance(value, str):
+            form.add_field(name, value)
+        else:
+            form.add_field("files", value[1], filename=value[0], content_type="application/octet-stream")
+    async with world.client.session.post(CHAT, data=form) as response:
+        return Answer(response.status, response.headers, await response.read())
+
+
+async def test_nanobot_clients_may_send_a_form_with_files() -> None:
+    """W2: its session is the same; pictures and text reach the model; without a message the files are the question."""
+    async with serving([Reply(text="Hi.")] * 3, server=speaking("nanobot")) as world:
+        talk = await send_form(world, message="Look", session_id="ann", model="gpt-99", a=("a.png", PNG))
+        text = await send_form(world, b=("b.txt", "näh".encode()))
+        bare = await send_form(world, message="Hi", stream="true")
+        first, second, third = (request.body["messages"][-1]["content"] for request in world.provider.requests)
+    assert (talk.status, talk.json["model"], talk.headers["X-Holdfast-Session-Id"]) == (200, "gpt-99", "api:ann")
+    assert [part["type"] for part in first] == ["text", "image_url"]
+    assert first[1]["image_url"]["url"] == "data:image/png;base64," + base64.b64encode(PNG).decode()
+    assert (text.status, text.headers["X-Holdfast-Session-Id"]) == (200, "api:default")
+    assert "Please look at the attached files." in str(second) and "The file b.txt:\\n\\nnäh" in str(second)
+    assert (bare.data[-1], third) == ("[DONE]", "Hi")
+
+
+@pytest.mark.parametrize(
+    ("content_type", "body", "status", "param"),
+    [
+        ("multipart/form-data", b"x", 400, None),
+        ("multipart/form-data; boundary=b", b"--b\r\n\r\nx", 400, None),
+        ("multipart/form-data; boundary=b", b"--b\r\nX: y\r\n\r\nx\r\n--b--\r\n", 400, None),
+        ("multipart/form-data; boundary=b", b"--b--", 400, "message"),
+        ("multipart/form-data; boundary=b", b"x" * 1_001, 413, None),
+        (
+            "multipart/form-data; boundary=b",
+            b'--b\r\nContent-Disposition: form-data; name="files"; filename="a.pdf"\r\n\r\n%PDF\0\r\n--b--\r\n',
+            400,
+            "files[0]",
+        ),
+    ],
+)
+async def test_a_form_that_makes_no_sense_is_refused(
+    content_type: str, body: bytes, status: int, param: str | None
+) -> None:
+    """W2, S7.a, C10.d: by name, and nothing is run."""
+    async with serving(server=ServerSettings(dialect="nanobot", max_body_bytes=1_000)) as world:
+        answer = await world.client.post(CHAT, body, Content_Type=content_type)
+        assert (answer.status, answer.error["param"]) == (status, param)
+        ours = await world.client.post(CHAT, body, Content_Type=content_type, X_Holdfast_Dialect="holdfast")
+        assert ours.error["code"] == ("body_too_large" if status == 413 else "invalid_json")
+        assert not world.provider.requests
+
+
+@pytest.mark.parametrize(("dialect", "status"), [("holdfast", 502), ("nanobot", 504)])
+async def test_a_plain_answer_that_took_too_long_is_told_as_its_clients_expect(
+    dialect: DialectName, status: int
+) -> None:
+    """W2, R10.b: a time-out without a word is 504 for nanobot's clients."""
+    limits = LimitSettings(run_seconds=0.2)
+    async with serving([Reply(text="x", fault=Fault("stall", 0))], server=speaking(dialect), limits=limits) as world:
+        answer = await world.client.chat()
+    extras = answer.error["holdfast"]
+    assert (answer.status, extras["outcome"], extras["reason"]) == (status, "cancelled", "timeout")
+
+
 @pytest.mark.parametrize(("dialect", "done"), [("holdfast", True), ("hermes", True), ("nanobot", False)])
 async def test_after_a_failure_a_stream_ends_as_its_clients_expect(dialect: DialectName, done: bool) -> None:
     """W3.a, W3.b: `[DONE]` after the error chunk, or the end of the body without any success terminator."""
@@ -80,6 +152,6 @@ async def test_after_a_failure_a_stream_ends_as_its_clients_expect(dialect: Dial
 
 
 async def test_a_configured_name_stands_in_every_dialect() -> None:
-    """W1, S2: the default model name is a default."""
+    """W1.a, S2: the default model name is a default."""
     async with serving(server=ServerSettings(dialect="hermes", name="otto")) as world:
         assert (await world.client.get("/v1/models")).json["data"][0]["id"] == "otto"

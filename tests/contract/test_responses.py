@@ -56,7 +56,9 @@ async def ask(world: World, given: Any = "Hello?", **fields: Any) -> dict[str, A
 
 async def stream(world: World, given: Any = "Hello?", **fields: Any) -> list[dict[str, Any]]:
     """A streamed response's events, checked."""
-    return check_stream(await world.client.post(RESPONSES, {"input": given, "stream": True, **fields}))
+    return check_stream(
+        await world.client.post(RESPONSES, {"model": "holdfast", "input": given, "stream": True, **fields})
+    )
 
 
 async def get(world: World, name: str) -> dict[str, Any]:

@@ -308,7 +308,7 @@ async def test_bad_runs_get_a_clear_error_and_leave_nothing_behind() -> None:
     async with serving([]) as world:
         for body, param in [
             ({}, "input"),
-            ({"input": []}, "messages"),
+            ({"input": []}, "input"),
             ({"input": 3}, "input"),
             ({"input": "x", "lane": "fast"}, "lane"),
             ({"input": "x", "on_disconnect": "explode"}, "on_disconnect"),

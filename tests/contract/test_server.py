@@ -120,7 +120,7 @@ async def test_the_detailed_health_counts_what_runs_and_what_waits_and_says_when
 
 
 async def test_models_lists_the_agent_first_and_then_what_is_configured() -> None:
-    """S2: the agent's name, `root`, `owned_by`, and the configured models."""
+    """S2: the agent first, `root` its own name, `owned_by`, what is behind it, then the configured models."""
     providers = {"local": ProviderSettings(base_url="http://127.0.0.1:9/v1", models=("small", "large"))}
     models = {"scripted/m-3": ModelSettings(fallbacks=("local/small",))}
     async with serving(providers=providers, fallbacks=("scripted/m-2",), models=models) as world:
@@ -131,7 +131,7 @@ async def test_models_lists_the_agent_first_and_then_what_is_configured() -> Non
     names = [Model.model_validate(model).id for model in listed.json["data"]]
     assert names == sdk == ["holdfast", "scripted/m-1", "scripted/m-2", "local/small", "local/large", "scripted/m-3"]
     agent = listed.json["data"][0]
-    assert (agent["root"], agent["owned_by"]) == ("scripted/m-1", "holdfast")
+    assert (agent["root"], agent["owned_by"], agent["answered_by"]) == ("holdfast", "holdfast", "scripted/m-1")
     assert one.json == {
         "id": "local/small",
         "object": "model",

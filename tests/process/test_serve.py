@@ -3,10 +3,14 @@
 import asyncio
 import os
 import stat
+import subprocess
+import sys
+import urllib.error
 import urllib.request
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from tests.serving import Client, running_server, send_bytes
 
@@ -38,6 +42,37 @@ def test_flags_and_variables_win_over_the_file_and_warnings_are_printed(tmp_path
             assert b'"hermes-agent"' in answer.read()
         assert 'Warning: HOLDFAST_PORT is "ninety"; it must be a whole number from 0 to 65535.' in server.log
         assert "Warning: HOLDFAST_PROT is not a variable of Holdfast and does nothing; did you mean" in server.log
+
+
+HERMES = {"API_SERVER_ENABLED": "true", "API_SERVER_KEY": "a-key-of-hermes", "API_SERVER_MODEL_NAME": "otto"}
+
+
+def test_a_server_of_hermes_is_replaced_by_one_that_reads_its_variables(tmp_path: Path) -> None:
+    """W1.b: key and name, in the dialect of hermes; in another one it says that they are not read."""
+    with running_server(tmp_path / "hermes", env=HERMES, arguments=("--dialect", "hermes")) as server:
+        asked = f"{server.base_url}/v1/models"
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(asked, timeout=10)
+        with refused.value as error:
+            assert error.code == 401
+        request = urllib.request.Request(asked, headers={"Authorization": "Bearer a-key-of-hermes"})
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            assert msgspec.json.decode(answer.read())["data"][0]["id"] == "otto"
+        assert 'Bearer $API_SERVER_KEY"' in server.log
+        assert "a-key-of-hermes" not in server.log
+    with running_server(tmp_path / "ours", env=HERMES) as server:
+        assert "Warning: API_SERVER_KEY, API_SERVER_MODEL_NAME: not read" in server.log
+
+
+@pytest.mark.parametrize(("value", "said"), [("false", "does not start"), ("perhaps", "true or false")])
+def test_a_server_that_is_not_enabled_does_not_start(tmp_path: Path, value: str, said: str) -> None:
+    """W1.b: API_SERVER_ENABLED."""
+    environment = {**os.environ, "HOLDFAST_DATA_DIR": str(tmp_path), "API_SERVER_ENABLED": value}
+    command = [sys.executable, "-m", "holdfast", "serve", "--port", "0", "--dialect", "hermes"]
+    ended = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=30)
+    assert ended.returncode == 2
+    assert "API_SERVER_ENABLED" in ended.stderr and said in ended.stderr
+    assert "Traceback" not in ended.stderr
 
 
 def test_a_public_address_with_a_key_is_served_and_the_key_is_not_printed(tmp_path: Path) -> None:

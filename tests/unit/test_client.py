@@ -181,7 +181,7 @@ async def test_runs_sessions_and_models_come_back_as_values() -> None:
             copy = await client.fork_session(first.session_id, messages[1].id)
             assert [message.text for message in await client.messages(copy.id)] == ["1?", "One."]
             assert {session.id for session in await client.list_sessions()} == {first.session_id, copy.id}
-            assert (await client.models())[0].root == "scripted/m-1"
+            assert (await client.models())[0].answered_by == "scripted/m-1"
             stopped = await client.stop(first.run_id)
             assert (stopped.stopped, stopped.text, stopped.outcome) == (False, "One.", "completed")
             with pytest.raises(ServerRefusedError, match="has ended"):

@@ -145,6 +145,52 @@ class TestPrecedence:
         assert loaded.warnings == ("HOLDFAST_SERVER_PORT and HOLDFAST_PORT set the same; HOLDFAST_PORT is used.",)
 
 
+HERMES = {
+    "API_SERVER_ENABLED": "true",
+    "API_SERVER_HOST": "127.0.0.2",
+    "API_SERVER_PORT": "9000",
+    "API_SERVER_KEY": "a-key-of-hermes",
+    "API_SERVER_CORS_ORIGINS": "http://localhost:3000, http://127.0.0.1:3000",
+    "API_SERVER_MODEL_NAME": "otto",
+}
+
+
+class TestHermes:
+    def test_its_variables_are_read_where_its_dialect_is_spoken(self, place: Path) -> None:
+        """W1.b: below flags and HOLDFAST_*, above the file."""
+        text = '[server]\ndialect = "hermes"\nport = 1\nname = "file"\n'
+        loaded = load(place, text, environment={**HERMES, "HOLDFAST_HOST": "127.0.0.3"}, flags={"server.port": 7})
+        server = loaded.settings.server
+        assert (server.host, server.port, server.api_key, server.name) == ("127.0.0.3", 7, "a-key-of-hermes", "otto")
+        assert server.cors_origins == ("http://localhost:3000", "http://127.0.0.1:3000")
+        assert loaded.warnings == ()
+        assert loaded.source_of("server.api_key") == "API_SERVER_KEY"
+        assert load(place, text, environment=HERMES).settings.server.port == 9000
+
+    def test_a_bad_port_is_passed_over_and_other_bad_values_are_named(self, place: Path) -> None:
+        """W1.b, S8.c, S8.d: as for our own variables."""
+        dialect = {"HOLDFAST_DIALECT": "hermes"}
+        loaded = load(place, environment={**dialect, "API_SERVER_PORT": "not-a-port"})
+        assert loaded.settings.server.port == 8642
+        assert "API_SERVER_PORT" in loaded.warnings[0]
+        assert "API_SERVER_CORS_ORIGINS" in complaint(place, environment={**dialect, "API_SERVER_CORS_ORIGINS": "*"})
+
+    @pytest.mark.parametrize("dialect", ["holdfast", "nanobot"])
+    def test_in_another_dialect_it_is_said_that_nobody_reads_them(self, place: Path, dialect: str) -> None:
+        """W1.b: whoever sets a key does not expect an open server."""
+        loaded = load(place, environment={**HERMES, "HOLDFAST_DIALECT": dialect})
+        assert loaded.settings.server.api_key == ""
+        (warning,) = loaded.warnings
+        assert "API_SERVER_KEY" in warning and "not read" in warning
+        assert "a-key-of-hermes" not in warning
+
+    def test_what_the_file_refers_to_is_read(self, place: Path) -> None:
+        """W1.b: `${API_SERVER_KEY}` in the file, in any dialect."""
+        text = '[server]\napi_key = "${API_SERVER_KEY}"\n'
+        loaded = load(place, text, environment={"API_SERVER_KEY": "a-key-of-hermes"})
+        assert (loaded.settings.server.api_key, loaded.warnings) == ("a-key-of-hermes", ())
+
+
 class TestWrongValues:
     @pytest.mark.parametrize("port", ["abc", "70000", "-1", "8.5"])
     def test_a_bad_port_in_the_environment_is_passed_over_with_a_warning(self, place: Path, port: str) -> None:
@@ -457,6 +503,10 @@ class TestPlaces:
             database_path(msgspec.structs.replace(Settings().store, url=url), Path("/data"))
 
 
+UNSET = ("tools", "reasoning_effort", "temperature", "top_p", "max_output_tokens")
+"""Keys of [agent] whose default is none."""
+
+
 class TestExample:
     """holdfast.example.toml: a line `#key = value` is a setting, a line `# text` is prose."""
 
@@ -468,8 +518,8 @@ class TestExample:
 
         default = Settings()
         for key in plain_keys():
-            if key in (("agent", "tools"), ("server", "tool_items")):
-                continue  # it has no value that means "not set"; the example shows what it amounts to
+            if key == ("server", "tool_items") or (key[0] == "agent" and key[1] in UNSET):
+                continue  # it has no value that means "not set"; the example shows one
             mine: object = loaded.settings
             theirs: object = default
             for part in key:

@@ -378,7 +378,7 @@ async def test_an_agent_that_is_opened_here_is_reached_from_here_alone_and_by_no
         assert connection.where.startswith("this machine (")
         url = connection.client.base_url
         assert re.fullmatch(r"http://127\.0\.0\.1:\d+", url)
-        assert (await connection.client.models())[0].root == "demo"
+        assert (await connection.client.models())[0].answered_by == "demo"
         async with aiohttp.ClientSession() as stranger:
             for key in ("", KEY):
                 headers = {"Authorization": f"Bearer {key}"} if key else {}
@@ -405,7 +405,7 @@ async def test_a_server_that_was_named_is_the_one_that_is_used_or_it_is_an_error
         )
         async with connect(options) as connection:
             assert connection.where == world.base_url
-            assert (await connection.client.models())[0].root == "scripted/m-1"
+            assert (await connection.client.models())[0].answered_by == "scripted/m-1"
         elsewhere = ClientOptions(environment=environment, server=None, config=None, as_json=False, no_color=False)
         with pytest.raises(ClientError, match=r"127\.0\.0\.1:9 cannot be reached"):
             async with connect(elsewhere):

@@ -15,7 +15,7 @@ from holdfast.agents.cut_notes import note_cuts
 from holdfast.agents.cuts import NOT_CARRIED_OUT, cut_deltas, cut_turn, drop_calls, outcome_of_failure
 from holdfast.agents.pairing import pair_results
 from holdfast.agents.port import RunHandle
-from holdfast.agents.request import RunRequest
+from holdfast.agents.request import RunRequest, with_defaults
 from holdfast.clock import Clock
 from holdfast.config import AgentSettings, LimitSettings
 from holdfast.errors import ToolError, UpstreamError
@@ -152,7 +152,7 @@ class Loop:
 
     def _call(self, turn: int) -> ModelCall:
         request, agent = self._request, self._agent
-        options = request.options
+        options = with_defaults(request.options, agent.settings)
         if turn and options.tool_choice != "none":
             # A forced tool is forced once: forced again after its result, the run could never end.
             options = msgspec.structs.replace(options, tool_choice=None)

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from holdfast.config import AgentSettings
 from holdfast.ids import NodeId, RunId, SessionId
 from holdfast.messages import Message, ToolSpec
 from holdfast.store.records import Surface
@@ -23,6 +24,8 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     surface: Surface
     model: str
     """`provider/model`."""
+    answers_as: str = ""
+    """C16: what every answer calls the model; empty: by the name of whichever answered."""
     input: tuple[Message, ...]
     """What is new: the last user message, or tool results. Saved with the answer."""
     history: tuple[Message, ...] = ()
@@ -57,3 +60,10 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The client's own notes on the run."""
     echo: dict[str, Any] = {}
     """What its surface needs to say again in every answer about it; only that surface reads it."""
+
+
+def with_defaults(options: Options, settings: AgentSettings) -> Options:
+    """How the model should answer: as the request says, else as the agent's settings do."""
+    names = ("reasoning_effort", "temperature", "top_p", "max_output_tokens")
+    defaults = {name: getattr(settings, name) for name in names if getattr(options, name) is None}
+    return msgspec.structs.replace(options, **defaults)

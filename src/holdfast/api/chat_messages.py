@@ -58,11 +58,50 @@ def parse_conversation(raw: Any, at: str = "messages") -> ChatConversation:
         raise RequestError(f"{at} is empty; it needs at least one user message.", param=at, code="empty_array")
     parsed = [_parse_message(message, f"{at}[{place}]") for place, message in enumerate(raw)]
     system = "\n\n".join(message.text for message in parsed if isinstance(message, SystemMessage) and message.text)
-    said = [message for message in parsed if not isinstance(message, SystemMessage)]
+    places = [place for place, message in enumerate(parsed) if not isinstance(message, SystemMessage)]
+    said = [parsed[place] for place in places]
     if not any(isinstance(message, UserMessage) for message in said):
         raise RequestError(f"{at} has no user message.", param=at, code="no_user_message")
     begin = _find_input(said)
+    for place in places[begin:]:
+        refuse_empty(parsed[place], f"{at}[{place}].content")
     return ChatConversation(system=system, history=tuple(said[:begin]), input=tuple(said[begin:]))
+
+
+class ChatHistory(msgspec.Struct, frozen=True, kw_only=True):
+    """What was said before, sent beside the question."""
+
+    system: str
+    """All system and developer messages, joined."""
+    messages: tuple[Message, ...]
+
+
+def parse_history(raw: Any, at: str) -> ChatHistory:
+    """A list of earlier chat messages. It may be empty, and so may what was said.
+
+    Raises:
+        RequestError: it is not a list, or a message is malformed.
+    """
+    if not isinstance(raw, list):
+        raise _malformed(at, "must be an array of messages")
+    for place, message in enumerate(raw):
+        if not isinstance(message, dict) or not {"role", "content"} <= message.keys():
+            raise _malformed(f"{at}[{place}]", "must have a role and content")
+    parsed = [_parse_message(message, f"{at}[{place}]") for place, message in enumerate(raw)]
+    system = "\n\n".join(message.text for message in parsed if isinstance(message, SystemMessage) and message.text)
+    return ChatHistory(system=system, messages=tuple(m for m in parsed if not isinstance(m, SystemMessage)))
+
+
+def refuse_empty(message: Message, at: str) -> None:
+    """J1: what is asked now has to say something. White space says nothing, and providers refuse it; a picture does.
+
+    Raises:
+        RequestError: it is a user's message without any content; param says where.
+    """
+    if isinstance(message, UserMessage) and not any(
+        isinstance(part, Image) or part.text.strip() for part in message.parts
+    ):
+        raise RequestError(f"{at} is empty; it needs text or an image.", param=at, code="empty_input")
 
 
 def _find_input(said: Sequence[Message]) -> int:

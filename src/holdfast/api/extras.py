@@ -5,6 +5,11 @@ from typing import Any
 from holdfast.outcomes import Failed, Outcome, outcome_message, outcome_name, outcome_reason
 
 
+def name_model(extras: dict[str, Any], answers_as: str, model: str) -> dict[str, Any]:
+    """C16: an answer under another name says here which model was behind it."""
+    return {**extras, "model": model} if answers_as else extras
+
+
 def extras_of(outcome: Outcome, *, has_text: bool, failed: bool) -> dict[str, Any]:
     """The vendor key's value for a run that did not complete.
 

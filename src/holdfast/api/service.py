@@ -4,13 +4,14 @@ Sits on the runs layer and the ports. Nothing here does anything.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Protocol
 
 from starlette.requests import HTTPConnection
 
-from holdfast.api.dialects import Dialect
+from holdfast.api.dialects import DIALECTS, Dialect
 from holdfast.api.items.items import ItemStyle
+from holdfast.api.requests.headers import headers_of
 from holdfast.api.requests.idempotency import LiveRequests
 from holdfast.clock import Clock
 from holdfast.config import Settings
@@ -73,8 +74,16 @@ class Service:
         return ItemStyle(tool_items=tool_items, text_outputs=self.dialect.text_outputs, sealed=sealed)
 
 
+DIALECT_HEADER: Final = "X-Holdfast-Dialect"
+"""A request that has it is answered in the dialect that it names: the page and the terminal speak ours everywhere."""
+
+
 def service_of(connection: HTTPConnection) -> Service:
-    """The service behind a request."""
+    """The service behind a request, in the dialect that the request speaks."""
     service = connection.app.state.service
     assert isinstance(service, Service)
-    return service
+    name = headers_of(connection.scope).get(DIALECT_HEADER.lower())
+    if name is None or name == service.dialect.name:
+        return service
+    dialect = next((each for each in DIALECTS.values() if each.name == name), service.dialect)
+    return replace(service, dialect=dialect)

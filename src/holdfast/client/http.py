@@ -80,7 +80,7 @@ class HoldfastClient:
 
     def __init__(self, base_url: str, api_key: str = "", *, max_event_bytes: int = MAX_EVENT_BYTES) -> None:
         self.base_url = base_url.rstrip("/")
-        headers = {"User-Agent": f"holdfast/{__version__}"}
+        headers = {"User-Agent": f"holdfast/{__version__}", "X-Holdfast-Dialect": "holdfast"}
         if api_key:
             headers["Authorization"] = f"Bearer {api_key}"
         self._headers = headers

@@ -81,6 +81,9 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     message: str | None
     session_id: str
     model: str
+    """What it was asked for by: a model, or an agent."""
+    answered_by: str = ""
+    """The model that is answering, or answered last."""
     surface: str
     created_at: float
     ended_at: float | None
@@ -146,8 +149,8 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     """A model that the server offers."""
 
     id: str
-    root: str = ""
-    """What it stands for; the agent's own name stands for its model."""
+    answered_by: str = ""
+    """Of an agent: the model behind it."""
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True):

@@ -136,6 +136,7 @@ def make_record(request: RunRequest, now: float) -> RunRecord:
         session=request.session,
         surface=request.surface,
         model=request.model,
+        answers_as=request.answers_as,
         created_at=now,
         input=request.input,
         parent=request.parent,

@@ -9,13 +9,13 @@ from typing import Any
 
 import msgspec
 
-from holdfast.config import Settings
+from holdfast.config import ServerSettings, Settings
 from holdfast.errors import ConfigError
 from holdfast.settings.check import find_problems
 from holdfast.settings.file import SettingsFile, read_file
 from holdfast.settings.paths import config_directory
 from holdfast.settings.types import Key, dotted, plain_keys, read_value, shown
-from holdfast.settings.variables import read_variables, unknown_variables
+from holdfast.settings.variables import read_dialect, read_variables, unknown_variables
 
 FILE_NAME = "holdfast.toml"
 
@@ -60,12 +60,15 @@ def load_settings(
     found = SettingsFile(path=Path(), lines={}, environment={}) if file is None else read_file(file, environment)
     flag_values, flag_problems = _read_flags(flags)
 
-    values = {**found.values, **variables.values, **flag_values}
+    dialect = {**found.values, **variables.values, **flag_values}.get(("server", "dialect"), ServerSettings().dialect)
+    theirs = read_dialect(environment, str(dialect), found.variables)
+    values = {**found.values, **theirs.values, **variables.values, **flag_values}
     sources = {key: found.where(key) for key in found.values}
+    sources.update(theirs.sources)
     sources.update(variables.sources)
     sources.update({key: _flag_name(key) for key in flag_values})
 
-    problems = [*flag_problems, *variables.problems, *found.problems]
+    problems = [*flag_problems, *variables.problems, *theirs.problems, *found.problems]
     if not problems:
         settings = msgspec.convert(_nest(values), Settings)
         problems = [
@@ -77,7 +80,12 @@ def load_settings(
     return Loaded(
         settings=settings,
         path=file,
-        warnings=(*variables.warnings, *unknown_variables(environment, found.variables), *found.warnings),
+        warnings=(
+            *variables.warnings,
+            *theirs.warnings,
+            *unknown_variables(environment, found.variables),
+            *found.warnings,
+        ),
         sources={dotted(key): source for key, source in sources.items()},
     )
 

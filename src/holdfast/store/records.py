@@ -23,6 +23,8 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     session: SessionId
     surface: Surface
     model: str
+    answers_as: str = ""
+    """C16: what every answer calls the model; empty: by the name of whichever answered."""
     created_at: float
     input: tuple[Message, ...] = ()
     """What is new in this run; what came before is the path to `parent`, or was sent by the client."""

@@ -89,6 +89,7 @@ def make_envelope(**changes: Any) -> Envelope:
         style=STYLE,
         own_events=False,
         beat_seconds=10.0,
+        answers_as="",
         extras_key="holdfast",
     )
     return msgspec.structs.replace(envelope, **changes)

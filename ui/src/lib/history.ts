@@ -91,7 +91,7 @@ function viewOf(id: string, messages: readonly Message[], run: Run | undefined):
     ...EMPTY,
     run: id,
     session: run?.session_id ?? "",
-    model: run?.model ?? "",
+    model: run?.answered_by ?? run?.model ?? "",
     items,
     outcome,
     usage: run?.usage ?? {},

@@ -60,7 +60,8 @@ export class Http {
   }
 
   async #fetch(path: string, ask: Ask, key: string | null): Promise<Response> {
-    const headers: Record<string, string> = { ...ask.headers };
+    // Whatever dialect the server's other clients speak, the page speaks the server's own.
+    const headers: Record<string, string> = { "X-Holdfast-Dialect": "holdfast", ...ask.headers };
     if (key) headers["Authorization"] = `Bearer ${key}`;
     if (ask.body !== undefined) headers["Content-Type"] = "application/json";
     try {

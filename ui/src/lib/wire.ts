@@ -34,7 +34,10 @@ export interface Run {
   reason: string | null;
   message: string | null;
   session_id: string;
+  /** What it was asked for by: a model, or an agent. */
   model: string;
+  /** The model that is answering, or answered last. */
+  answered_by?: string;
   surface: string;
   created_at: number;
   ended_at: number | null;
@@ -59,7 +62,8 @@ export interface Session {
 export interface Model {
   id: string;
   owned_by?: string;
-  root?: string | null;
+  /** Of an agent: the model behind it. */
+  answered_by?: string;
 }
 
 export interface List<T> {

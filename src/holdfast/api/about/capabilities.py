@@ -22,6 +22,7 @@ _FEATURES: Final = (
     "run_approval",
     "run_approval_response",
     "run_steering",
+    "approval_events",
     "client_tools",
     "tool_progress_events",
     "session_resources",
@@ -36,7 +37,7 @@ _FEATURES: Final = (
 def describe_capabilities(service: Service, routes: Sequence[ApiRoute]) -> dict[str, Any]:
     """The answer of /v1/capabilities; what is mounted says which endpoints there are."""
     dialect, settings = service.dialect, service.settings
-    features: dict[str, Any] = dict.fromkeys(_FEATURES, True)
+    features: dict[str, Any] = {name: name not in dialect.unspoken for name in _FEATURES}
     features |= {
         "cors": bool(settings.server.cors_origins),
         "session_continuity_header": dialect.header("Session-Id"),

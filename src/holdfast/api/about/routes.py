@@ -3,6 +3,7 @@
 import asyncio
 import os
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
@@ -32,7 +33,7 @@ async def get_detailed_health(request: Request) -> Response:
     supervisor = service.supervisor
     store, is_well = await _check_store(service)
     state = "draining" if supervisor.is_closing else "running" if is_well else "degraded"
-    detailed = {
+    detailed: dict[str, Any] = {
         "status": "ok" if is_well else "degraded",
         "state": state,
         "platform": service.dialect.platform,
@@ -47,6 +48,14 @@ async def get_detailed_health(request: Request) -> Response:
         "started_at": service.started_at,
         "updated_at": service.clock.now(),
     }
+    if service.dialect.gateway_health:
+        detailed |= {
+            "gateway_state": state,
+            "platforms": {"api_server": {"state": "connected"}},
+            "active_agents": supervisor.registry.executing,
+            "exit_reason": None,
+            "updated_at": datetime.fromtimestamp(service.clock.now(), UTC).isoformat(),
+        }
     return json_answer(detailed, 200 if is_well else 503)
 
 
@@ -92,7 +101,8 @@ def _models(service: Service) -> list[dict[str, Any]]:
         created = int(service.started_at)
         return {"id": name, "object": "model", "created": created, "owned_by": owned_by, "root": root, "parent": None}
 
-    agent = model(service.agent_name, service.default_model, service.dialect.owned_by)
+    agent = model(service.agent_name, service.agent_name, service.dialect.owned_by)
+    agent["answered_by"] = service.default_model
     return [agent, *(model(name, name, name.partition("/")[0]) for name in names)]
 
 

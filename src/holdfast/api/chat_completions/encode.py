@@ -11,6 +11,7 @@ import msgspec
 
 from holdfast.api.chat_completions.finish import Ending, ending_of
 from holdfast.api.dialects import Dialect
+from holdfast.api.extras import name_model
 from holdfast.api.failures import error_body
 from holdfast.api.problems import problem_of
 from holdfast.api.streams.encoder import KEEPALIVE
@@ -49,6 +50,7 @@ class ChatEncoder:
     """One stream of chunks."""
 
     __slots__ = (
+        "_answers_as",
         "_base",
         "_content",
         "_dialect",
@@ -71,7 +73,10 @@ class ChatEncoder:
         fingerprint: str,
         dialect: Dialect,
         include_usage: bool = False,
+        answers_as: str = "",
     ) -> None:
+        self._answers_as = answers_as
+        """C16: what the model is called; empty: by the name of whichever answers."""
         self._dialect = dialect
         self._include_usage = include_usage
         self._base: dict[str, Any] = {
@@ -92,7 +97,8 @@ class ChatEncoder:
         self._tools_ran = False
 
     def _set_model(self, model: str) -> None:
-        self._model = self._base["model"] = model
+        self._model = model
+        self._base["model"] = self._answers_as or model
         head = b"data: " + _encode(self._base)[:-1] + b',"choices":[{"index":0,"delta":{"'
         self._content = head + b'content":'
         self._reasoning = head + b'reasoning_content":'
@@ -123,6 +129,8 @@ class ChatEncoder:
                 self._note_model(event.model)
             case FellBack():
                 self._note_model(event.to_model)
+                if self._answers_as:
+                    return self._vendor({"model": event.to_model})
             case Answered():
                 self._note_model(event.model)
             case ToolCallBegan() | ArgumentsAdded() | ToolCallAnnotated():
@@ -135,7 +143,7 @@ class ChatEncoder:
             case ToolFinished():
                 started = self._running.pop(event.call_id, None)
                 if started is not None:
-                    return self._activity(started, "failed" if event.failed else "completed")
+                    return self._activity(started, self._dialect.failed_tool if event.failed else "completed")
             case ToolCallDropped() if not event.name.startswith("_"):
                 return self._vendor({"dropped": _dropped(event)})
             case ApprovalAsked():
@@ -167,12 +175,15 @@ class ChatEncoder:
 
     def _finish(self, ending: Ending, usage: Usage) -> bytes:
         extra: dict[str, Any] = {}
+        extras = name_model(ending.extras, self._answers_as, self._model) if ending.extras is not None else None
         failure: dict[str, Any] | None = None
         if ending.problem is not None:
-            failure = error_body(ending.problem, self._dialect, ending.extras)
+            failure = error_body(ending.problem, self._dialect, extras)
             extra |= failure
-        if ending.extras is not None:
-            extra[self._dialect.extras_key] = ending.extras
+        if extras is not None:
+            extra[self._dialect.extras_key] = extras
+        if self._dialect.usage_at_finish:
+            extra["usage"] = encode_usage(usage)
         frames = [self._chunk({}, ending.finish_reason, extra)]
         if self._include_usage:
             frames.append(self._data({**self._base, "choices": [], "usage": encode_usage(usage)}))
@@ -189,7 +200,7 @@ class ChatEncoder:
 
     def fail(self, error: HoldfastError) -> bytes:
         """The log cannot be read on. The run may have ended well; this stream has not."""
-        open_tools = b"".join(self._activity(started, "failed") for started in self._running.values())
+        open_tools = b"".join(self._activity(started, self._dialect.failed_tool) for started in self._running.values())
         self._running = {}
         outcome = Failed(reason="internal", message=problem_of(error).message)
         return open_tools + self._finish(ending_of(outcome, has_text=self._has_text, tools_ran=True), Usage())
@@ -221,7 +232,14 @@ class ChatEncoder:
 
 
 def encode_plain(
-    transcript: Transcript, ending: Ending, run: RunId, *, created: int, fingerprint: str, dialect: Dialect
+    transcript: Transcript,
+    ending: Ending,
+    run: RunId,
+    *,
+    created: int,
+    fingerprint: str,
+    dialect: Dialect,
+    answers_as: str = "",
 ) -> dict[str, Any]:
     """A `chat.completion`. Only for an ending that is no problem."""
     outcome, text, reasoning = transcript.outcome, transcript.text, transcript.reasoning
@@ -235,13 +253,13 @@ def encode_plain(
         "id": chat_completion_id(run),
         "object": "chat.completion",
         "created": created,
-        "model": transcript.model,
+        "model": answers_as or transcript.model,
         "system_fingerprint": fingerprint,
         "choices": [{"index": 0, "message": message, "logprobs": None, "finish_reason": ending.finish_reason}],
         "usage": encode_usage(transcript.usage),
     }
     if ending.extras is not None:
-        completion[dialect.extras_key] = ending.extras
+        completion[dialect.extras_key] = name_model(ending.extras, answers_as, transcript.model)
     return completion
 
 

@@ -1,7 +1,7 @@
 """Where chat completions are asked for and answered (C). Sits on the schema, the encoders and the supervisor."""
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from starlette.requests import Request
@@ -14,13 +14,16 @@ from holdfast.api.chat_completions.continuation import find_continued, restore_h
 from holdfast.api.chat_completions.encode import ChatEncoder, encode_plain
 from holdfast.api.chat_completions.finish import ending_of
 from holdfast.api.chat_completions.schema import ChatBody, ChatRequest, parse_chat_request
+from holdfast.api.chat_completions.upload import FORM, parse_upload
+from holdfast.api.extras import name_model
 from holdfast.api.failures import error_body
-from holdfast.api.requests.body import read_object
-from holdfast.api.requests.headers import header_value
+from holdfast.api.requests.body import read_body, read_object
+from holdfast.api.requests.headers import header_text, header_value
 from holdfast.api.requests.idempotency import fingerprint_request
 from holdfast.api.requests.options import warn_of_left_out
 from holdfast.api.requests.run_start import start_headers, start_run
 from holdfast.api.requests.targets import (
+    answers_as,
     default_on_disconnect,
     named_session,
     served_model,
@@ -32,6 +35,7 @@ from holdfast.api.service import Service, service_of
 from holdfast.api.streams.event_stream import EventStream, await_end
 from holdfast.errors import StoreError
 from holdfast.ids import SessionId, derive_session_id, make_run_id
+from holdfast.outcomes import Cancelled
 from holdfast.runs.log.transcript import Transcript
 from holdfast.runs.start import Started
 
@@ -43,7 +47,7 @@ async def create_chat_completion(request: Request) -> Response:
     client's to carry out.
     """
     service = service_of(request)
-    body = await read_object(request)
+    body = await _read(service, request)
     chat = parse_chat_request(body)
     session = named_session(service, request, chat.session_id)
     memory = session_key(service, request)
@@ -58,6 +62,13 @@ async def create_chat_completion(request: Request) -> Response:
     return await _answer(service, request, started, headers)
 
 
+async def _read(service: Service, request: Request) -> dict[str, Any]:
+    content_type = header_text(request, "content-type") or ""
+    if service.dialect.uploads and content_type.lower().startswith(FORM):
+        return parse_upload(content_type, await read_body(request))
+    return await read_object(request)
+
+
 async def _make_request(
     service: Service, request: Request, chat: ChatRequest, session: SessionId | None, memory: str | None
 ) -> tuple[RunRequest, str | None]:
@@ -70,6 +81,7 @@ async def _make_request(
         session=session or derive_session_id(talk.system, talk.first_user_text),
         surface="chat",
         model=served_model(service, chat.model),
+        answers_as=answers_as(service, chat.model),
         input=talk.input,
         history=talk.history if session is None else (),
         stored_history=session is not None,
@@ -106,6 +118,7 @@ def _stream(service: Service, chat: ChatRequest, started: Started, headers: dict
     encoder = ChatEncoder(
         started.run,
         model=started.record.model,
+        answers_as=started.record.answers_as,
         created=int(started.record.created_at),
         fingerprint=_fingerprint(service),
         dialect=service.dialect,
@@ -122,6 +135,7 @@ async def _answer(service: Service, request: Request, started: Started, headers:
     assert outcome is not None, "a log that was read to its end has an outcome"
     dialect = service.dialect
     ending = ending_of(outcome, has_text=bool(transcript.text), tools_ran=bool(transcript.tools))
+    headers[dialect.header("Model")] = header_value(transcript.model)
     if transcript.warnings:
         said = filter(None, (headers.get(dialect.header("Warning")), *map(header_value, transcript.warnings)))
         headers[dialect.header("Warning")] = " ".join(said)
@@ -137,11 +151,19 @@ async def _answer(service: Service, request: Request, started: Started, headers:
             created=int(started.record.created_at),
             fingerprint=_fingerprint(service),
             dialect=dialect,
+            answers_as=started.record.answers_as,
         )
+        if ending.extras is None and started.record.answers_as and transcript.model != started.record.model:
+            # U15: under the agent's name nothing else would say that a fallback answered.
+            content[dialect.extras_key] = {"model": transcript.model}
     else:
         status = ending.problem.status
+        if isinstance(outcome, Cancelled) and outcome.reason == "timeout":
+            status = dialect.timeout_status
         headers |= ending.problem.headers
-        content = error_body(ending.problem, dialect, {**(ending.extras or {}), "partial_text": transcript.text})
+        named = name_model(ending.extras or {}, started.record.answers_as, transcript.model)
+        extras: dict[str, Any] = {**named, "partial_text": transcript.text}
+        content = error_body(ending.problem, dialect, extras)
     return json_answer(content, status, headers)
 
 

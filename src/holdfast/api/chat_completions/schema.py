@@ -97,8 +97,12 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     lane: LanePolicy | None
 
 
-def parse_chat_request(body: dict[str, Any]) -> ChatRequest:
+def parse_chat_request(body: dict[str, Any], at: str = "messages") -> ChatRequest:
     """The body of a request.
+
+    Args:
+        body: its fields.
+        at: what the client called the messages.
 
     Raises:
         RequestError: something in it cannot be used; param says what.
@@ -111,7 +115,7 @@ def parse_chat_request(body: dict[str, Any]) -> ChatRequest:
             "functions is the old form; send the same functions as tools.", param="functions", code="unsupported_value"
         )
     return ChatRequest(
-        conversation=parse_conversation(raw.messages),
+        conversation=parse_conversation(raw.messages, at),
         model=raw.model,
         stream=bool(raw.stream),
         include_usage=bool(raw.stream_options and raw.stream_options.include_usage),

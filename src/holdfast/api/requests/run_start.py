@@ -59,6 +59,7 @@ def start_headers(
         warning: something that the client should know.
     """
     headers = run_headers(service, started.run, started.record.session)
+    headers[service.dialect.header("Model")] = header_value(started.record.model)
     key_header = service.dialect.header("Session-Key")
     key = header_text(request, key_header)
     if key is not None:

@@ -10,8 +10,8 @@ from starlette.requests import HTTPConnection
 
 from holdfast.api.requests.headers import check_header_text, header_text, headers_of
 from holdfast.api.service import Service
-from holdfast.errors import RequestError
-from holdfast.ids import SessionId
+from holdfast.errors import NotFoundError, RequestError
+from holdfast.ids import RunId, SessionId, run_of_response
 
 
 def named_session(service: Service, request: HTTPConnection, in_body: str | None) -> SessionId | None:
@@ -27,6 +27,20 @@ def named_session(service: Service, request: HTTPConnection, in_body: str | None
     if in_body:
         return SessionId(service.dialect.session_prefix + check_header_text("session_id", in_body))
     return SessionId(service.dialect.default_session) if service.dialect.default_session else None
+
+
+async def find_response(
+    service: Service, name: str, *, param: str | None = None, code: str = "response_not_found"
+) -> RunId:
+    """The run behind the id of a response that is kept. Counts as using it (P11).
+
+    Raises:
+        NotFoundError: there is none: it never was, was not stored, or was deleted or evicted.
+    """
+    run = run_of_response(name)
+    if run is None or not await service.store.use_response(run):
+        raise NotFoundError(f"There is no response {name[:200]!r}.", param=param, code=code)
+    return run
 
 
 def conversation_session(name: str) -> SessionId:
@@ -74,6 +88,19 @@ def served_model(service: Service, asked: str | None) -> str:
             code="model_not_found",
         )
     return service.default_model
+
+
+MAX_NAME_CHARACTERS: Final = 256
+"""A longer name of a model is none that every chunk of a stream should repeat."""
+
+
+def answers_as(service: Service, asked: str | None) -> str:
+    """C16, W1: what answers call the model: an agent its own name, if it was asked for by it; empty: what answered."""
+    if asked == service.agent_name:
+        return service.agent_name
+    if not service.dialect.repeats_model:
+        return ""
+    return asked if asked and len(asked) <= MAX_NAME_CHARACTERS else service.agent_name
 
 
 def trace_parent(connection: HTTPConnection) -> str:

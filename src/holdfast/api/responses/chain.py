@@ -9,8 +9,8 @@ from starlette.requests import HTTPConnection
 from holdfast.agents.request import LanePolicy
 from holdfast.api.items.echo import ResponseEcho, parse_echo
 from holdfast.api.requests.headers import header_text
-from holdfast.api.requests.targets import conversation_session, named_session
-from holdfast.api.responses.lookup import find_run, find_view
+from holdfast.api.requests.targets import conversation_session, find_response, named_session
+from holdfast.api.responses.lookup import find_view
 from holdfast.api.responses.schema import Wanted
 from holdfast.api.service import Service
 from holdfast.errors import RequestError
@@ -68,7 +68,7 @@ async def find_position(service: Service, connection: HTTPConnection, wanted: Wa
 
 async def _after_response(service: Service, name: str, lane: LanePolicy | None) -> Position:
     at = "previous_response_id"
-    run = await find_run(service, name, param=at, code="previous_response_not_found")
+    run = await find_response(service, name, param=at, code="previous_response_not_found")
     record = (await find_view(service, run)).record
     if record.outcome is None:
         raise RequestError(

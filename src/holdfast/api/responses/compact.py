@@ -18,10 +18,10 @@ from holdfast.api.items.input import SUMMARY_OF_EARLIER, check_calls
 from holdfast.api.items.items import ItemNames
 from holdfast.api.items.said import items_of
 from holdfast.api.requests.body import convert, read_object
-from holdfast.api.requests.targets import served_model
+from holdfast.api.requests.targets import find_response, served_model
 from holdfast.api.responses.chain import join_texts
 from holdfast.api.responses.create import read_input
-from holdfast.api.responses.lookup import find_run, find_view
+from holdfast.api.responses.lookup import find_view
 from holdfast.api.responses.response_object import render_usage
 from holdfast.api.service import Service, service_of
 from holdfast.api.streams.event_stream import await_end
@@ -99,7 +99,7 @@ async def _read_messages(service: Service, body: CompactResponse) -> tuple[Messa
     before: list[Message] = []
     if body.previous_response_id is not None:
         at = "previous_response_id"
-        run = await find_run(service, body.previous_response_id, param=at, code="previous_response_not_found")
+        run = await find_response(service, body.previous_response_id, param=at, code="previous_response_not_found")
         record = (await find_view(service, run)).record
         if record.head is not None:
             path = await service.store.path(record.head)

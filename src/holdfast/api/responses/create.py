@@ -5,12 +5,14 @@ from typing import Any
 import msgspec
 from starlette.requests import HTTPConnection
 
-from holdfast.agents.request import RunRequest
+from holdfast.agents.request import RunRequest, with_defaults
+from holdfast.api.chat_messages import refuse_empty
 from holdfast.api.items.echo import ResponseEcho
 from holdfast.api.items.encrypted_content import ENCRYPTED_REASONING
 from holdfast.api.items.input import ParsedInput, check_calls, parse_input
 from holdfast.api.items.references import resolve_references
 from holdfast.api.requests.targets import (
+    answers_as,
     default_on_disconnect,
     parse_on_disconnect,
     served_model,
@@ -39,9 +41,18 @@ async def read_input(service: Service, given: Any) -> ParsedInput:
         raise RequestError(
             "input is missing: send a string or an array of items.", param="input", code="missing_required_parameter"
         )
-    parsed = parse_input(await resolve_references(service, given))
-    if not parsed.messages or given == "":
+    items = await resolve_references(service, given)
+    parsed = parse_input(items)
+    if not parsed.messages:
         raise RequestError("input is empty: it needs at least one message.", param="input", code="empty_input")
+    if isinstance(items, str):
+        refuse_empty(parsed.messages[-1], "input")
+        return parsed
+    for place in reversed(range(len(items))):
+        # What stands before the last answer is the past, and may be what it is.
+        if items[place].get("role") != "user":
+            break
+        refuse_empty(parse_input(items[place : place + 1]).messages[0], f"input[{place}].content")
     return parsed
 
 
@@ -71,6 +82,8 @@ def build_run_request(
         RequestError: the model or the memory's name is not to be had.
     """
     body = wanted.body
+    # What every answer about it repeats is what the model was really asked.
+    wanted = msgspec.structs.replace(wanted, options=with_defaults(wanted.options, service.settings.agent))
     instructions = body.instructions if body.instructions is not None else position.instructions
     on_disconnect = "continue" if body.background else parse_on_disconnect(body.on_disconnect)
     if on_disconnect is None:
@@ -82,6 +95,7 @@ def build_run_request(
         session=position.session,
         surface="responses",
         model=served_model(service, body.model),
+        answers_as=answers_as(service, body.model),
         input=parsed.messages,
         stored_history=position.stored_history,
         parent=position.parent,

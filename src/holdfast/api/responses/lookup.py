@@ -8,22 +8,10 @@ from typing import Any
 from holdfast.api.responses.response_object import Envelope, envelope_of, render_response
 from holdfast.api.service import Service
 from holdfast.errors import NotFoundError
-from holdfast.ids import RunId, run_of_response
+from holdfast.ids import RunId
 from holdfast.runs.log.reading import fold_log
 from holdfast.runs.view import RunView
 from holdfast.store.records import RunRecord
-
-
-async def find_run(service: Service, name: str, *, param: str | None = None, code: str = "response_not_found") -> RunId:
-    """The run behind the id of a response that is kept. Counts as using it (P11).
-
-    Raises:
-        NotFoundError: there is none: it never was, was not stored, or was deleted or evicted.
-    """
-    run = run_of_response(name)
-    if run is None or not await service.store.use_response(run):
-        raise NotFoundError(f"There is no response {name[:200]!r}.", param=param, code=code)
-    return run
 
 
 async def find_view(service: Service, run: RunId) -> RunView:

@@ -2,13 +2,13 @@
 
 from typing import Any
 
-from holdfast.api.responses.schema import ReasoningParams, TextParams, Wanted
+from holdfast.api.responses.schema import TextParams, Wanted
 
 
 def repeat_parameters(wanted: Wanted, *, instructions: str | None, previous_response: str | None) -> dict[str, Any]:
     """The request's parameters as every answer about it repeats them; all that the schema demands are there."""
-    body = wanted.body
-    text, reasoning = body.text or TextParams(), body.reasoning or ReasoningParams()
+    body, options = wanted.body, wanted.options
+    text = body.text or TextParams()
     return {
         "previous_response_id": previous_response,
         "conversation": {"id": wanted.conversation} if wanted.conversation is not None else None,
@@ -20,12 +20,12 @@ def repeat_parameters(wanted: Wanted, *, instructions: str | None, previous_resp
             "format": _repeat_format(text.format),
             **({"verbosity": text.verbosity} if text.verbosity is not None else {}),
         },
-        "reasoning": {"effort": reasoning.effort, "summary": reasoning.summary},
+        "reasoning": {"effort": options.reasoning_effort, "summary": options.reasoning_summary},
         "metadata": body.metadata or {},
-        "max_output_tokens": body.max_output_tokens,
+        "max_output_tokens": options.max_output_tokens,
         "max_tool_calls": body.max_tool_calls,
-        "temperature": body.temperature if body.temperature is not None else 1.0,
-        "top_p": body.top_p if body.top_p is not None else 1.0,
+        "temperature": options.temperature if options.temperature is not None else 1.0,
+        "top_p": options.top_p if options.top_p is not None else 1.0,
         "presence_penalty": body.presence_penalty or 0.0,
         "frequency_penalty": body.frequency_penalty or 0.0,
         "top_logprobs": body.top_logprobs or 0,

@@ -8,7 +8,7 @@ from typing import Any, Literal, assert_never
 
 import msgspec
 
-from holdfast.api.extras import extras_of
+from holdfast.api.extras import extras_of, name_model
 from holdfast.api.failures import error_type
 from holdfast.api.items.echo import parse_echo, style_of
 from holdfast.api.items.fold import FoldWriter, ResponseFold
@@ -36,6 +36,8 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
     created_at: float
     model: str
     """The one that was asked for."""
+    answers_as: str
+    """C16: what it is called; empty: by the name of whichever answered."""
     parameters: dict[str, Any]
     style: ItemStyle
     own_events: bool
@@ -64,6 +66,7 @@ def envelope_of(record: RunRecord, extras_key: str) -> Envelope:
         run=record.id,
         created_at=record.created_at,
         model=record.model,
+        answers_as=record.answers_as,
         parameters=echo.response,
         style=style_of(record),
         own_events=echo.own_events,
@@ -111,6 +114,7 @@ def render_response(
     outcome = fold.outcome
     if outcome is not None:
         status = status_of(outcome)
+    model = fold.model or envelope.model
     response: dict[str, Any] = {
         "id": envelope.id,
         "object": "response",
@@ -119,7 +123,7 @@ def render_response(
         "status": status,
         "error": _error(outcome),
         "incomplete_details": _incomplete_details(outcome),
-        "model": fold.model or envelope.model,
+        "model": envelope.answers_as or model,
         "output": fold.render(),
         # So far: one of the two schemas demands it from the start, the other allows no null.
         "usage": render_usage(fold.usage),
@@ -128,7 +132,10 @@ def render_response(
     if outcome is not None and status != "completed":
         has_text = any(isinstance(item, MessageItem) for item in fold.items)
         extras = extras_of(outcome, has_text=has_text, failed=isinstance(outcome, Failed))
-        response[envelope.extras_key] = extras
+        response[envelope.extras_key] = name_model(extras, envelope.answers_as, model)
+    elif envelope.answers_as and model != envelope.model:
+        # U15: under the agent's name nothing else would say that a fallback answers.
+        response[envelope.extras_key] = {"model": model}
     return response
 
 

@@ -13,10 +13,11 @@ from holdfast.api.requests.idempotency import fingerprint_request
 from holdfast.api.requests.options import warn_of_left_out
 from holdfast.api.requests.paging import cut_page, parse_page
 from holdfast.api.requests.run_start import run_headers, start_headers, start_run
+from holdfast.api.requests.targets import find_response
 from holdfast.api.responses.compact import CompactResponse, compact_response
 from holdfast.api.responses.create import make_request
 from holdfast.api.responses.encode import FROM_THE_START, ResponseEncoder
-from holdfast.api.responses.lookup import find_run, find_view, make_envelope, read_response
+from holdfast.api.responses.lookup import find_view, make_envelope, read_response
 from holdfast.api.responses.response_object import render_response
 from holdfast.api.responses.schema import CreateResponse, parse_create
 from holdfast.api.responses.socket import serve_socket
@@ -99,7 +100,7 @@ async def _answer_whole(service: Service, request: Request, started: Started, he
 async def get_response(request: Request) -> Response:
     """A stored response as it is now; with `stream=true`, its events after `starting_after`, live or long ended."""
     service = service_of(request)
-    run = await find_run(service, request.path_params["response_id"])
+    run = await find_response(service, request.path_params["response_id"])
     record = (await find_view(service, run)).record
     headers = run_headers(service, run, record.session)
     if request.query_params.get("stream", "").lower() in ("true", "1"):
@@ -122,7 +123,7 @@ def _parse_starting_after(request: Request) -> int:
 async def delete_response(request: Request) -> Response:
     """Forget a response. One that is still going is stopped first."""
     service = service_of(request)
-    run = await find_run(service, request.path_params["response_id"])
+    run = await find_response(service, request.path_params["response_id"])
     await service.supervisor.stop(run)
     await service.store.delete_response(run)
     return json_answer({"id": response_id(run), "object": "response", "deleted": True})
@@ -131,7 +132,7 @@ async def delete_response(request: Request) -> Response:
 async def cancel_response(request: Request) -> Response:
     """Stop a response; what it has said so far is kept. One that has ended stays as it is."""
     service = service_of(request)
-    run = await find_run(service, request.path_params["response_id"])
+    run = await find_response(service, request.path_params["response_id"])
     await service.supervisor.stop(run)
     record = (await find_view(service, run)).record
     return json_answer(await read_response(service, run), headers=run_headers(service, run, record.session))
@@ -141,7 +142,7 @@ async def list_input_items(request: Request) -> Response:
     """What a response was asked, newest first unless `order=asc`."""
     service = service_of(request)
     page = parse_page(request)
-    run = await find_run(service, request.path_params["response_id"])
+    run = await find_response(service, request.path_params["response_id"])
     record = (await find_view(service, run)).record
     sealed = ENCRYPTED_REASONING in (
         *request.query_params.getlist("include"),

@@ -14,22 +14,24 @@ from holdfast.api.requests.idempotency import fingerprint_request
 from holdfast.api.requests.options import warn_of_left_out
 from holdfast.api.requests.paging import MAX_PAGE, query_number
 from holdfast.api.requests.run_start import run_headers, start_headers, start_run
-from holdfast.api.requests.targets import named_session, served_model, session_key, trace_parent
+from holdfast.api.requests.targets import answers_as, named_session, served_model, session_key, trace_parent
 from holdfast.api.routing import ApiRoute
 from holdfast.api.runs.encode import (
-    RunEventsEncoder,
     encode_calls,
     encode_outcome,
     encode_run,
     encode_tools,
     encode_usage,
 )
+from holdfast.api.runs.past import follow_past
 from holdfast.api.runs.schema import ApprovalBody, ParsedRun, RunBody, SteeringBody, parse_run, parse_steering
+from holdfast.api.runs.words import WORDS, RunWords
 from holdfast.api.service import Service, service_of
 from holdfast.api.streams.event_stream import EventStream
 from holdfast.errors import RequestError
 from holdfast.ids import BEFORE_FIRST, CallId, EventNumber, RunId, SessionId, make_run_id, make_session_id
 from holdfast.outcomes import LiveStatus, RunStatus
+from holdfast.runs.view import RunView
 from holdfast.store.records import PREVIEW_CHARACTERS, RunFilter
 
 LIVE: Final = get_args(LiveStatus)
@@ -44,16 +46,16 @@ async def create_run(request: Request) -> Response:
     named = named_session(service, request, new.body.session_id)
     memory = session_key(service, request)
     wanted = _make_request(service, request, new, named, memory)
+    wanted = await follow_past(service, wanted, named, new.body.conversation_history, new.body.previous_response_id)
     started = await start_run(service, request, wanted, fingerprint_request(request, body, named or "", memory or ""))
     warning = warn_of_left_out(service.router, wanted.model, new.chat.options, new.chat.ignored)
     headers = start_headers(service, request, started, warning=warning)
+    words, run = _words(service), started.run
     if new.chat.stream:
+        encoder, _ = words.make_encoder(run, BEFORE_FIRST)
         keepalive_seconds = service.settings.server.keepalive_seconds
-        return EventStream(
-            started.subscription, RunEventsEncoder(), keepalive_seconds=keepalive_seconds, headers=headers
-        )
+        return EventStream(started.subscription, encoder, keepalive_seconds=keepalive_seconds, headers=headers)
     started.subscription.leave()
-    run = started.run
     view = await service.supervisor.get(run)
     said = {
         "id": run,
@@ -61,9 +63,10 @@ async def create_run(request: Request) -> Response:
         "object": "run",
         "status": view.status,
         "session_id": view.record.session,
-        "model": view.record.model,
+        "model": view.record.answers_as or view.record.model,
     }
-    return json_answer(said, 202, {**headers, "Location": f"/v1/runs/{run}"})
+    shown = words.started(said, replayed=started.replayed)
+    return json_answer(shown, 202, {**headers, "Location": f"/v1/runs/{run}"})
 
 
 def _make_request(
@@ -71,16 +74,18 @@ def _make_request(
 ) -> RunRequest:
     chat = new.chat
     talk = chat.conversation
-    has_own_history = bool(talk.history)
+    run = make_run_id()
+    # With a session its stored history is what came before, and all that was sent is new (C13).
+    brings_past = bool(talk.history) and (named is None or service.dialect.input_is_past)
     return RunRequest(
-        run=make_run_id(),
-        session=named or make_session_id(),
+        run=run,
+        session=named or (SessionId(run) if service.dialect.own_session else make_session_id()),
         surface="runs",
         model=served_model(service, chat.model),
-        # With a session its stored history is what came before, and all that was sent is new (C13).
-        input=talk.input if named is None or not has_own_history else (*talk.history, *talk.input),
-        history=talk.history if named is None else (),
-        stored_history=named is not None,
+        answers_as=answers_as(service, chat.model),
+        input=talk.input if brings_past else (*talk.history, *talk.input),
+        history=talk.history if brings_past else (),
+        stored_history=named is not None and not brings_past,
         instructions=talk.system,
         memory_scope=memory or "",
         client_tools=chat.tools,
@@ -98,6 +103,7 @@ def _make_request(
 async def list_runs(request: Request) -> Response:
     """Runs, newest first, by `status`, `session_id` and `model`; `before` is the last run of the page before."""
     service = service_of(request)
+    words = _words(service)
     limit = query_number(request, "limit", default=50, low=1, high=MAX_PAGE)
     query = request.query_params
     status = query.get("status") or None
@@ -119,7 +125,7 @@ async def list_runs(request: Request) -> Response:
         for record in found:
             run = encode_run(service.supervisor.view(record))
             if status is None or run["status"] == status or (status == "running" and run["status"] in LIVE):
-                data.append({**run, "text": run["text"][:PREVIEW_CHARACTERS]})
+                data.append(words.run({**run, "text": run["text"][:PREVIEW_CHARACTERS]}, service.clock.now()))
         is_last = len(found) <= limit
         chosen = msgspec.structs.replace(chosen, before=found[-1].id) if found else chosen
     return json_answer({"object": "list", "data": data[:limit], "has_more": len(data) > limit})
@@ -132,13 +138,13 @@ async def get_run(request: Request) -> Response:
     transcript = await view.read_transcript()
     said = {
         **encode_run(view),
-        "model": transcript.model or view.model,
         "text": transcript.text,
         "input": [encode_message(message) for message in view.record.input],
         "tools": encode_tools(transcript),
         "calls": encode_calls(transcript),
     }
-    return json_answer(said, headers=run_headers(service, view.run, view.record.session))
+    shown = _words(service).run(said, service.clock.now())
+    return json_answer(shown, headers=run_headers(service, view.run, view.record.session))
 
 
 async def run_events(request: Request) -> Response:
@@ -155,9 +161,10 @@ async def run_events(request: Request) -> Response:
         if view is not None and view.outcome is not None and after + 1 >= view.events:
             # A browser's EventSource comes back after every end of a stream, until it is told that there is no more.
             return Response(status_code=204, headers=headers)
+    encoder, reads_after = _words(service).make_encoder(run, after)
     return EventStream(
-        await service.supervisor.subscribe(run, after),
-        RunEventsEncoder(),
+        await service.supervisor.subscribe(run, reads_after),
+        encoder,
         keepalive_seconds=service.settings.server.keepalive_seconds,
         headers=headers,
     )
@@ -180,27 +187,54 @@ async def stop_run(request: Request) -> Response:
         "usage": encode_usage(transcript.usage),
         "session_id": view.record.session,
     }
-    return json_answer(said, headers=run_headers(service, run, view.record.session))
+    return json_answer(_words(service).stopped(said), headers=run_headers(service, run, view.record.session))
 
 
 async def answer_approval(request: Request) -> Response:
     """Approve or deny a call that waits."""
     service = service_of(request)
-    run = (await service.supervisor.get(_run_of(request))).run
+    view = await service.supervisor.get(_run_of(request))
+    run, words = view.run, _words(service)
     body = convert(await read_object(request), ApprovalBody)
     approved = body.is_approved
-    call_id = CallId(body.call_id) if body.call_id else None
-    call = await service.supervisor.answer_approval(run, call_id, approved, body.by)
-    said = {"run_id": run, "call_id": call, "approved": approved}
+    try:
+        answered = [
+            await service.supervisor.answer_approval(run, call, approved, body.by) for call in _asked_calls(body, view)
+        ]
+    except RequestError as error:
+        raise words.refused(error) from None
+    said = words.answered({"run_id": run, "call_id": answered[0], "approved": approved}, resolved=len(answered))
     return json_answer(said, headers={service.dialect.header("Run-Id"): run})
+
+
+def _asked_calls(body: ApprovalBody, view: RunView) -> list[CallId | None]:
+    """Which calls an answer is for; None: the only one that waits."""
+    named = body.call_id or body.request_id
+    if named:
+        return [CallId(named)]
+    waiting: list[CallId | None] = [approval.call_id for approval in view.approvals]
+    if not waiting or body.all or body.resolve_all:
+        return waiting or [None]
+    # Hermes' clients answer what was asked first, and are then asked again.
+    return waiting[:1] if body.choice is not None else [None]
 
 
 async def steer_run(request: Request) -> Response:
     """Say something to a running run; the model hears it before its next turn."""
     service = service_of(request)
     run = (await service.supervisor.get(_run_of(request))).run
-    await service.supervisor.steer(run, parse_steering(parse_object(await read_body(request))))
-    return json_answer({"run_id": run, "accepted": True}, 202, {service.dialect.header("Run-Id"): run})
+    words = _words(service)
+    message = parse_steering(parse_object(await read_body(request)))
+    try:
+        await service.supervisor.steer(run, message)
+    except RequestError as error:
+        raise words.refused(error) from None
+    said = words.steered({"run_id": run, "accepted": True})
+    return json_answer(said, 202, {service.dialect.header("Run-Id"): run})
+
+
+def _words(service: Service) -> RunWords:
+    return WORDS[service.dialect.run_words]
 
 
 def _run_of(request: Request) -> RunId:
@@ -245,5 +279,9 @@ ROUTES: Final = (
         tag="runs",
         takes=SteeringBody,
         answers=202,
+    ),
+    # The same under Hermes' name.
+    ApiRoute(
+        "POST", "/v1/runs/{run_id}/steer", steer_run, name="run_steer", tag="runs", takes=SteeringBody, answers=202
     ),
 )

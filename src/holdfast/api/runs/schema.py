@@ -1,15 +1,17 @@
 """What the runs API takes (J1). A run's input and options are written as chat completions write them."""
 
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
 from holdfast.agents.request import LanePolicy
 from holdfast.api.chat_completions.schema import ChatRequest, parse_chat_request
-from holdfast.api.chat_messages import parse_user_content
+from holdfast.api.chat_messages import parse_user_content, refuse_empty
 from holdfast.api.requests.body import convert
 from holdfast.errors import RequestError
-from holdfast.messages import UserMessage
+from holdfast.messages import UserMessage, user_says
+
+CHOICES: Final = ("once", "session", "always", "approve", "approved", "allow", "deny")
 
 
 class RunBody(msgspec.Struct, frozen=True, kw_only=True):
@@ -20,6 +22,10 @@ class RunBody(msgspec.Struct, frozen=True, kw_only=True):
     model: str | None = None
     session_id: str | None = None
     instructions: str | None = None
+    conversation_history: Any = None
+    """Chat messages that came before, in place of what the session has."""
+    previous_response_id: str | None = None
+    """A stored response that the run follows."""
     on_disconnect: Any = "continue"
     lane: LanePolicy = "wait"
     stream: bool = False
@@ -35,10 +41,17 @@ class ApprovalBody(msgspec.Struct, frozen=True, kw_only=True):
     approved: bool | None = None
     decision: Literal["approve", "approved", "deny", "denied"] | None = None
     """The same in a word."""
+    choice: str | None = None
+    """The same in Hermes' words: `once`, `session`, `always`, `approve`, `allow` or `deny`. Any yes is for one call."""
     call_id: str | None = None
     """Which call; not needed when only one waits."""
     by: Literal["client", "nobody"] = "client"
     """`nobody`: the program that follows the run has nobody to ask, and so denies it."""
+    request_id: str | None = None
+    """The same, as Hermes calls it."""
+    all: bool = False
+    resolve_all: bool = False
+    """Every call that waits."""
 
     @property
     def is_approved(self) -> bool:
@@ -48,6 +61,12 @@ class ApprovalBody(msgspec.Struct, frozen=True, kw_only=True):
             RequestError: it says neither, or that nobody approved.
         """
         approved = self.decision.startswith("approve") if self.decision is not None else None
+        if self.choice is not None:
+            choice = self.choice.strip().lower()
+            if choice not in CHOICES:
+                expected = ", ".join(CHOICES)
+                raise RequestError(f"choice must be one of {expected}.", param="choice", code="invalid_approval_choice")
+            approved = choice != "deny"
         if self.approved is not None:
             approved = self.approved
         if approved is None:
@@ -62,7 +81,9 @@ class SteeringBody(msgspec.Struct, frozen=True, kw_only=True):
 
     content: Any = None
     message: Any = None
-    """The same, as some clients call it."""
+    """The same, as some clients call it; and the next two."""
+    input: Any = None
+    text: Any = None
 
 
 class ParsedRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,14 +99,14 @@ def parse_run(body: dict[str, Any]) -> ParsedRun:
     Raises:
         RequestError: something in it cannot be used; param says what.
     """
-    if "input" not in body and "messages" in body:
-        body = {**body, "input": body["messages"]}
-    if "input" not in body:
+    at = "messages" if "input" not in body and "messages" in body else "input"
+    if at not in body:
         raise RequestError("input is missing.", param="input", code="missing_required_parameter")
-    raw = convert(body, RunBody)
-    messages = [{"role": "user", "content": raw.input}] if isinstance(raw.input, str) else list(raw.input)
-    if raw.instructions:
-        messages = [{"role": "system", "content": raw.instructions}, *messages]
+    raw = convert({**body, "input": body[at]}, RunBody)
+    messages = raw.input
+    if isinstance(raw.input, str):
+        refuse_empty(user_says(raw.input), at)
+        messages = [{"role": "user", "content": raw.input}]
     asked = {**body, "messages": messages, "on_disconnect": raw.on_disconnect}
     if raw.max_output_tokens is not None:
         asked["max_completion_tokens"] = raw.max_output_tokens
@@ -93,7 +114,7 @@ def parse_run(body: dict[str, Any]) -> ParsedRun:
         limit = getattr(raw, name)
         if limit is not None and limit < 1:
             raise RequestError(f"{name} must be at least 1.", param=name, code="invalid_value")
-    chat = parse_chat_request(asked)
+    chat = parse_chat_request(asked, at)
     if chat.on_disconnect in ("cancel", 0) and not chat.stream:
         raise RequestError(
             'on_disconnect: "cancel" needs stream: true; without a stream nobody is connected, and the run would end '
@@ -101,6 +122,10 @@ def parse_run(body: dict[str, Any]) -> ParsedRun:
             param="on_disconnect",
             code="invalid_value",
         )
+    if raw.instructions:
+        system = "\n\n".join(text for text in (raw.instructions, chat.conversation.system) if text)
+        talk = msgspec.structs.replace(chat.conversation, system=system)
+        chat = msgspec.structs.replace(chat, conversation=talk)
     return ParsedRun(body=raw, chat=chat)
 
 
@@ -111,7 +136,10 @@ def parse_steering(body: dict[str, Any]) -> UserMessage:
         RequestError: it is empty or has parts that cannot be used.
     """
     raw = convert(body, SteeringBody)
-    content = raw.content if raw.content is not None else raw.message
-    if not content:
+    at = next((name for name in ("content", "message", "input", "text") if getattr(raw, name) is not None), "content")
+    content = getattr(raw, at)
+    if content is None:
         raise RequestError("content is missing.", param="content", code="missing_required_parameter")
-    return UserMessage(parts=parse_user_content(content, "content"))
+    message = UserMessage(parts=parse_user_content(content, at))
+    refuse_empty(message, at)
+    return message

@@ -150,8 +150,8 @@ async def _converse(options: ChatOptions, interrupts: Interrupts) -> int:
 
 async def _tell_who_answered(client: HoldfastClient, asked: str, answered: str) -> None:
     """A server may give an unknown model's questions to its own (C16); in a pipe nothing else would say so."""
-    stands_for = {model.id: model.root for model in await client.models()}
-    if stands_for.get(asked) != answered:
+    behind = {model.id: model.answered_by for model in await client.models()}
+    if behind.get(asked) != answered:
         typer.echo(f"{answered} was asked, not {asked}.", err=True)
 
 

@@ -165,7 +165,7 @@ def _print_run(console: Console, run: Run) -> None:
     if run.message and run.outcome != "completed":
         field("", run.message)
     field("time", describe_times(run))
-    field("usage", describe_usage(run.model, run.usage, None))
+    field("usage", describe_usage(run.answered_by or run.model, run.usage, None))
     field("events", f"{run.events}, through {run.surface}")
     for approval in run.approvals:
         field("waits", f"{approval.tool} {approval.arguments} needs approval", "magenta")

@@ -21,6 +21,7 @@ from holdfast.server import open_server
 from holdfast.serving.listeners import make_url, open_listeners, require_key, resolve
 from holdfast.serving.run import serve_until_signalled
 from holdfast.settings import database_path
+from holdfast.settings.variables import read_enabled
 from holdfast.web import is_page_built
 
 LogLevel = Literal["debug", "info", "warning", "error"]
@@ -44,6 +45,9 @@ def serve(
     """Start the server."""
     flags = {"server.host": host, "server.port": port, "server.dialect": dialect, "model": model}
     startup = prepare(flags, config, read_environment())
+    enabled, variable = read_enabled(startup.environment, startup.settings.server.dialect)
+    if not enabled:
+        raise ConfigError(f"{variable} is false, so the server does not start. Take it away, or set it to true.")
     if startup.settings.model.partition("/")[0] == "chaos" and not chaos:
         raise ConfigError(f"The model {startup.settings.model} is there only with --chaos.")
     _log_to_stderr(log_level)
@@ -77,7 +81,9 @@ def _announce(startup: Startup, url: str, *, chaos: bool) -> None:
     """Say where the server is; printed when it accepts connections, so that scripts can wait for it."""
     _settle_memory()
     settings = startup.settings
-    key = '-H "Authorization: Bearer $HOLDFAST_API_KEY" ' if settings.server.api_key else ""
+    source = startup.loaded.source_of("server.api_key")
+    variable = source if source.isidentifier() else "HOLDFAST_API_KEY"
+    key = f'-H "Authorization: Bearer ${variable}" ' if settings.server.api_key else ""
     typer.echo(f"Holdfast serves {url}")
     typer.echo(f"  model  {settings.model} ({startup.because})")
     if chaos:

@@ -83,8 +83,8 @@ class InteractiveChat:
         """Until the person leaves; the exit code."""
         self._models = await self._client.models()
         self._sessions = await self._client.list_sessions(limit=LISTED)
-        root = self._models[0].root if self._models else ""
-        self._say(f"Holdfast {__version__} · {self._model or root} · {self._where}")
+        behind = self._models[0].answered_by if self._models else ""
+        self._say(f"Holdfast {__version__} · {self._model or behind} · {self._where}")
         self._say("/help shows what can be typed; Ctrl-C stops an answer; Ctrl-D leaves.")
         try:
             if session is not None:
@@ -145,7 +145,7 @@ class InteractiveChat:
         elif word == "/model":
             for model in self._models:
                 if rest in model.id:
-                    yield f"/model {model.id}", model.root if model.root != model.id else ""
+                    yield f"/model {model.id}", model.answered_by
 
     # Answers
 
@@ -223,7 +223,7 @@ class InteractiveChat:
             return
         for model in self._models:
             mark = "›" if model.id == (self._model or self._models[0].id) else " "
-            self._say(f"{mark} {model.id}" + (f" ({model.root})" if model.root != model.id else ""))
+            self._say(f"{mark} {model.id}" + (f" ({model.answered_by})" if model.answered_by else ""))
 
     async def _list_runs(self, _: str) -> None:
         runs = await self._client.list_runs(session=self._session, limit=LISTED) if self._session else []

@@ -20,7 +20,10 @@ _LEAST_PREVIEW: Final = 10
 
 def print_runs(console: Console, runs: Sequence[Run]) -> None:
     """A line for each run."""
-    rows = [(run.id, _state(run), _when(run.created_at), _took(run), _tokens(run), visible(run.model)) for run in runs]
+    rows = [
+        (run.id, _state(run), _when(run.created_at), _took(run), _tokens(run), visible(run.answered_by or run.model))
+        for run in runs
+    ]
     widths = [max(len(row[column]) for row in rows) for column in range(6)] if rows else []
     for run, row in zip(runs, rows, strict=True):
         cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
