@@ -89,7 +89,7 @@ STATUSES: Final[dict[int, str]] = {
     401: "Incorrect API key provided.",
     403: "This key may not use this model.",
     404: "The model does not exist.",
-    413: "The request is too large.",
+    413: "The body is over the limit of this endpoint.",
     422: "The request cannot be processed.",
     429: "Rate limit reached; try again later.",
     500: "The server had an error while processing the request.",
