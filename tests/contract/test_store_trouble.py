@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.clock import SystemClock
-from holdfast.config import AgentSettings
+from holdfast.config import AgentSettings, WireProtocol
 from holdfast.errors import NotFoundError, StoreUnavailableError
 from holdfast.events import Answered, Batch, RunEnded, TextAdded
 from holdfast.ids import RunId, SessionId
@@ -21,7 +21,7 @@ from holdfast.store.sqlite import SqliteStore
 from holdfast.testing import Reply, tool_call
 from holdfast.testing.upstream import says
 from tests.runs_world import FEW, ended, open_world, read_all, read_until
-from tests.serving import asking, serving
+from tests.serving import CHAT, asking, serving
 
 
 async def test_a_full_disk_ends_the_stream_as_a_failure_and_the_server_goes_on_when_there_is_room(
@@ -127,6 +127,57 @@ async def test_over_http_a_store_that_cannot_be_written_is_a_clear_503_and_then_
         lock.close()
         answer = await world.client.chat()
         assert (answer.status, answer.text) == (200, "ok")
+
+
+PROTOCOLS: list[WireProtocol] = ["chat_completions", "responses", "anthropic_messages"]
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+async def test_with_its_file_gone_a_server_ends_what_it_has_honestly_and_begins_nothing(
+    tmp_path: Path, protocol: WireProtocol, caplog: pytest.LogCaptureFixture
+) -> None:
+    """R6.b, R8.a, S1.b: nothing is told as saved that no restart would find, and no tool is run, no model asked."""
+    tool = Reply(text="I write.", calls=(tool_call("write_file", path="made.txt", text="x"),), hold_after=1)
+    agent = AgentSettings(prompt="", workspace=str(tmp_path), tools=("files",), approval="auto")
+    script = [Reply(text="One two three", hold_after=1), tool]
+    data = tmp_path / "data"
+    async with (
+        serving(script, protocol=protocol, data_dir=data, agent=agent) as world,
+        asyncio.TaskGroup() as tasks,
+    ):
+        talking = tasks.create_task(world.client.post(CHAT, asking(stream=True)))
+        said = await world.provider.received()
+        acting = tasks.create_task(world.client.post(CHAT, asking("Write.")))
+        calls = await world.provider.received()
+        session = await world.client.post("/v1/sessions", {"title": "kept"})
+        for file in data.iterdir():
+            file.unlink()
+        said.release()
+        calls.release()
+        streamed, acted = await talking, await acting
+        assert streamed.finish == "error" and "moved or deleted" in streamed.body.decode()
+        assert acted.status == 500 and "moved or deleted" in acted.error["message"]
+        assert not (tmp_path / "made.txt").exists()
+        asked = len(world.provider.requests)
+        for method, path, body in (
+            ("POST", CHAT, asking()),
+            ("POST", CHAT, asking(stream=True)),
+            ("POST", "/v1/responses", {"input": "Hello?"}),
+            ("POST", "/v1/runs", {"input": "Hello?"}),
+            ("POST", "/v1/sessions", {"title": "new"}),
+            ("PATCH", f"/v1/sessions/{session.json['id']}", {"title": "changed"}),
+            ("GET", "/v1/sessions", None),
+            ("GET", "/v1/runs", None),
+        ):
+            refused = await world.client.send(method, path, body)
+            assert (refused.status, refused.error["code"]) == (503, "store_unavailable"), path
+        assert len(world.provider.requests) == asked
+        health = await world.client.get("/health/detailed")
+        assert (health.status, health.json["store"]["status"]) == (503, "unavailable")
+        assert "moved or deleted" in health.json["store"]["message"]
+        assert str(tmp_path) not in health.body.decode() and str(data) in caplog.text
+    async with serving([Reply(text="Fine.")], protocol=protocol, data_dir=data) as world:
+        assert (await world.client.chat()).text == "Fine."
 
 
 class HeldStore(MemoryStore):

@@ -40,6 +40,10 @@ class SqliteRunLog:
     _writer: Writer
     _readers: Readers
 
+    def require_present(self) -> None:
+        """Make sure that there is a store to write to, before anything is begun. Takes microseconds."""
+        self._writer.require_present()
+
     async def create_run(self, record: RunRecord, key: IdempotencyKey | None = None) -> Reserved | None:
         """Keep a new run, and its session if that is new. With a key that was taken: nothing, and who has it.
 
