@@ -22,6 +22,7 @@ from holdfast.store.records import (
     RunEnding,
     RunFilter,
     RunRecord,
+    SessionFilter,
     SessionRecord,
     StoredMessage,
 )
@@ -118,8 +119,8 @@ class Conversations(Protocol):
         """One session."""
         ...
 
-    async def list_sessions(self, search: str, limit: int, offset: int) -> list[SessionRecord]:
-        """Sessions, the last used first; `search` matches title and id."""
+    async def list_sessions(self, chosen: SessionFilter) -> list[SessionRecord]:
+        """Sessions, the last used first, and by id where two were used at the same time."""
         ...
 
     async def put_session(self, record: SessionRecord) -> None:

@@ -135,6 +135,26 @@ class RunFilter(msgspec.Struct, frozen=True, kw_only=True):
     limit: int = 50
 
 
+class SessionPlace(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a session stood in the list when it was seen there; it may have been used, or deleted, since."""
+
+    updated_at: float
+    id: SessionId
+
+
+class SessionFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """Which sessions to list, the last used first."""
+
+    search: str = ""
+    """In title and id."""
+    before: SessionPlace | None = None
+    """Only what follows this place: the last of the page before. Whatever was not used meanwhile stands where it did,
+    so that it is met once."""
+    offset: int = 0
+    """So many are passed over; whoever pages by this misses and repeats what moves."""
+    limit: int = 50
+
+
 class MemoryRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Something the agent was told to remember."""
 

@@ -65,6 +65,8 @@ export interface Model {
 export interface List<T> {
   data: T[];
   has_more?: boolean;
+  /** Where the next page begins. */
+  next?: string | null;
 }
 
 export type Part =

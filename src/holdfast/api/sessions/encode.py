@@ -3,8 +3,8 @@
 from typing import Any
 
 from holdfast.api.chat_messages import encode_message
-from holdfast.ids import RunId
-from holdfast.store.records import SessionRecord, StoredMessage
+from holdfast.ids import RunId, SessionId
+from holdfast.store.records import SessionPlace, SessionRecord, StoredMessage
 
 
 def encode_session(record: SessionRecord, active: RunId | None) -> dict[str, Any]:
@@ -19,6 +19,20 @@ def encode_session(record: SessionRecord, active: RunId | None) -> dict[str, Any
         "active_run": active,
         "metadata": record.metadata,
     }
+
+
+def encode_place(record: SessionRecord) -> str:
+    """Where a session stands in the list of sessions, for whoever reads on from there."""
+    return f"{record.updated_at!r}:{record.id}"
+
+
+def parse_place(text: str) -> SessionPlace | None:
+    """The inverse of `encode_place`; None: it is none."""
+    at, _, session = text.partition(":")
+    try:
+        return SessionPlace(updated_at=float(at), id=SessionId(session))
+    except ValueError:
+        return None
 
 
 def encode_stored(stored: StoredMessage) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from holdfast.clock import Clock
 from holdfast.errors import LogConflictError
 from holdfast.ids import NodeId, RunId, SessionId
 from holdfast.messages import Message
-from holdfast.store.records import ConversationRecord, SessionRecord, StoredMessage
+from holdfast.store.records import ConversationRecord, SessionFilter, SessionRecord, StoredMessage
 from holdfast.store.search_terms import casefold_text
 from holdfast.store.sqlite.messages import add_messages, has_message, read_path, search_text, session_head, use_session
 from holdfast.store.sqlite.readers import Readers
@@ -45,14 +45,24 @@ class SqliteConversations:
 
         return await self._readers.run(read)
 
-    async def list_sessions(self, search: str, limit: int, offset: int) -> list[SessionRecord]:
-        """Sessions, the last used first; `search` matches title and id."""
+    async def list_sessions(self, chosen: SessionFilter) -> list[SessionRecord]:
+        """Sessions, the last used first, and by id where two were used at the same time."""
+        where = ["1"]
+        if chosen.search:
+            where.append("instr(folded, :search) > 0")
+        if chosen.before is not None:
+            where.append("updated_at <= :at AND (updated_at < :at OR id < :id)")
         query = (
-            f"{SELECT_SESSIONS} WHERE instr(folded, ?) > 0 ORDER BY updated_at DESC, rowid DESC LIMIT ? OFFSET ?"
-            if search
-            else f"{SELECT_SESSIONS} WHERE ? = '' ORDER BY updated_at DESC, rowid DESC LIMIT ? OFFSET ?"
+            f"{SELECT_SESSIONS} WHERE {' AND '.join(where)} "
+            "ORDER BY updated_at DESC, id DESC LIMIT :limit OFFSET :offset"
         )
-        values = (casefold_text(search), limit, offset)
+        values = {
+            "search": casefold_text(chosen.search),
+            "at": chosen.before and chosen.before.updated_at,
+            "id": chosen.before and chosen.before.id,
+            "limit": chosen.limit,
+            "offset": chosen.offset,
+        }
         return await self._readers.run(
             lambda connection: [as_session(row) for row in connection.execute(query, values)]
         )
