@@ -41,6 +41,8 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     """`store: false`: nothing is kept once it has ended and been read, and no session moves."""
     conversation: str | None = None
     """P6: the conversation that moves here when the run ends."""
+    unreadable: bool = False
+    """What is stored of it is damaged, or of a newer version: this is what could be made out."""
     # Known when it has ended:
     ended_at: float | None = None
     outcome: Outcome | None = None
@@ -109,6 +111,8 @@ class StoredMessage(msgspec.Struct, frozen=True, kw_only=True):
     run: RunId | None
     message: Message
     created_at: float
+    unreadable: bool = False
+    """What is stored is damaged, or of a newer version: `message` is an empty one in its place (J2)."""
 
 
 class ConversationRecord(msgspec.Struct, frozen=True, kw_only=True):

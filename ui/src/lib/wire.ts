@@ -77,7 +77,8 @@ export interface Message {
   id?: number;
   run_id?: string;
   created_at?: number;
-  role: "user" | "assistant" | "tool" | "system" | "developer";
+  /** "unknown": what is stored cannot be read, and `content` says so. */
+  role: "user" | "assistant" | "tool" | "system" | "developer" | "unknown";
   content: string | Part[] | null;
   reasoning_content?: string;
   tool_calls?: { id: string; function: { name: string; arguments: string } }[];

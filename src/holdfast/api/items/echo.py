@@ -1,9 +1,12 @@
 """What the run behind a response keeps for this API alone: its record's `echo`. Sits on nothing but msgspec."""
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
 import msgspec
+
+logger = logging.getLogger(__name__)
 
 
 class ResponseEcho(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,4 +34,8 @@ class ResponseEcho(msgspec.Struct, frozen=True, kw_only=True):
 
 def parse_echo(echo: Mapping[str, Any]) -> ResponseEcho:
     """The echo of a record. A run of another surface has none: then everything is as if it had not been asked for."""
-    return msgspec.convert(echo, ResponseEcho)
+    try:
+        return msgspec.convert(echo, ResponseEcho)
+    except msgspec.ValidationError as error:
+        logger.warning("what a response was asked cannot be read, and is passed over: %s", error)
+        return ResponseEcho()

@@ -12,7 +12,15 @@ from holdfast.ids import NodeId, RunId, SessionId
 from holdfast.messages import Message
 from holdfast.store.records import ConversationRecord, SessionFilter, SessionRecord, StoredMessage
 from holdfast.store.search_terms import casefold_text
-from holdfast.store.sqlite.messages import add_messages, has_message, read_path, search_text, session_head, use_session
+from holdfast.store.sqlite.messages import (
+    add_messages,
+    has_message,
+    path_rows,
+    read_path,
+    search_text,
+    session_head,
+    use_session,
+)
 from holdfast.store.sqlite.readers import Readers
 from holdfast.store.sqlite.rows import (
     SELECT_CONVERSATIONS,
@@ -112,8 +120,9 @@ class SqliteConversations:
                 raise LogConflictError(f"there is a session {into.id} already")
             _put_session(connection, into)
             node = session_head(connection, session) if at is None else at
-            path = [] if node is None else read_path(connection, node)
-            copies = [(stored.run, stored.created_at, encode(stored.message)) for stored in path]
+            # Copied as they are stored, whether or not they can be read.
+            path = [] if node is None else path_rows(connection, node)
+            copies = [(run, created_at, body) for _, run, body, created_at in path]
             add_messages(connection, into.id, None, copies)
             return True
 

@@ -175,9 +175,15 @@ def _connect(path: Path, busy_seconds: float) -> sqlite3.Connection:
         check_same_thread=False,
         cached_statements=CACHED_STATEMENTS,
     )
+    # What is no text shows as that, and does not fail all that is read along with it.
+    connection.text_factory = _as_text
     connection.execute("PRAGMA temp_store = MEMORY")
     connection.execute(f"PRAGMA cache_size = -{CACHE_KB}")
     return connection
+
+
+def _as_text(stored: bytes) -> str:
+    return stored.decode("utf-8", "replace")
 
 
 def is_condition(error: BaseException) -> bool:
