@@ -1,5 +1,7 @@
 """`/v1/sessions` (J2): list, make, read, rename, delete, fork. Sits on the store and the supervisor."""
 
+import asyncio
+from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
@@ -16,7 +18,7 @@ from holdfast.api.sessions.encode import encode_place, encode_session, encode_st
 from holdfast.api.sessions.schema import ForkBody, SessionBody
 from holdfast.errors import NotFoundError, RequestError
 from holdfast.ids import NodeId, SessionId, make_session_id
-from holdfast.store.records import SessionFilter, SessionPlace, SessionRecord
+from holdfast.store.records import SessionFilter, SessionPlace, SessionRecord, StoredMessage
 
 MAX_TITLE: Final = 500
 
@@ -100,6 +102,11 @@ async def list_messages(request: Request) -> Response:
     service = service_of(request)
     record = await _find(service, request)
     path = await service.store.path(record.head) if record.head is not None else []
+    # On another thread: a long session takes its time, and others' tokens are not to wait for it.
+    return await asyncio.to_thread(_answer_messages, path)
+
+
+def _answer_messages(path: Sequence[StoredMessage]) -> Response:
     return json_answer({"object": "list", "data": [encode_stored(stored) for stored in path], "has_more": False})
 
 
