@@ -177,6 +177,8 @@ async def test_with_its_file_gone_a_server_ends_what_it_has_honestly_and_begins_
         assert (health.status, health.json["store"]["status"]) == (503, "unavailable")
         assert "moved or deleted" in health.json["store"]["message"]
         assert str(tmp_path) not in health.body.decode() and str(data) in caplog.text
+        await asyncio.sleep(3 * SWEEP_SECONDS)
+        assert caplog.text.count("cannot be saved yet") <= 2, "the log is not filled with the same"
     async with serving([Reply(text="Fine.")], protocol=protocol, data_dir=data) as world:
         assert (await world.client.chat()).text == "Fine."
 

@@ -114,9 +114,10 @@ def test_whoever_looks_who_has_a_store_is_in_nobodys_way(tmp_path: Path) -> None
 
 def test_a_lock_is_its_owners_alone_and_one_that_cannot_be_made_says_why(tmp_path: Path) -> None:
     """S9: directories are made for the owner; a file in the place of one is named."""
-    lock = StoreLock(tmp_path / "data" / "holdfast.db")
-    assert stat.S_IMODE((tmp_path / "data").stat().st_mode) & 0o077 == 0
-    assert stat.S_IMODE((tmp_path / "data" / "holdfast.db.lock").stat().st_mode) == 0o600
+    lock = StoreLock(tmp_path / "new" / "data" / "holdfast.db")
+    assert stat.S_IMODE((tmp_path / "new").stat().st_mode) & 0o077 == 0
+    assert stat.S_IMODE((tmp_path / "new" / "data").stat().st_mode) & 0o077 == 0
+    assert stat.S_IMODE((tmp_path / "new" / "data" / "holdfast.db.lock").stat().st_mode) == 0o600
     lock.release()
     (tmp_path / "file").write_text("x", encoding="utf-8")
     with pytest.raises(StoreUnavailableError, match="cannot be locked"):

@@ -18,7 +18,7 @@ from typing import Final
 import msgspec
 
 from holdfast.errors import StoreUnavailableError
-from holdfast.store.sqlite.database import prepare_file
+from holdfast.store.sqlite.database import prepare_directory, prepare_file
 
 TRIES: Final = 50
 AGAIN_SECONDS: Final = 0.01
@@ -46,10 +46,10 @@ class StoreLock:
         path = Path(os.path.realpath(database))
         with ExitStack() as undo:
             try:
-                path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                prepare_directory(path.parent)
                 # First the file beside it: where that says no, the database need not be opened. Closing a database
                 # that this very process has open would take SQLite's own locks along.
-                self._note = _open(_note_of(path), os.O_CREAT, undo)
+                self._note = _open(_note_of(path), os.O_CREAT | os.O_NOFOLLOW, undo)
                 if not _lock(self._note, fcntl.LOCK_EX, TRIES):
                     raise _in_use(database)
                 prepare_file(path)

@@ -26,9 +26,9 @@ class Sessions {
   }
 
   async loadMore(): Promise<void> {
-    const asked = ++this.#asked;
-    const page = await api.sessions(this.search.trim(), this.#next);
-    if (asked !== this.#asked) return; // the list was read anew, and goes on elsewhere
+    const place = this.#next;
+    const page = await api.sessions(this.search.trim(), place);
+    if (place !== this.#next) return; // the list was read anew, and goes on elsewhere
     const known = new Set(this.list.map((session) => session.id));
     this.list = [...this.list, ...page.data.filter((session) => !known.has(session.id))];
     this.#next = page.next ?? "";

@@ -46,6 +46,17 @@ _CONDITIONS: Final[dict[int, str]] = {
 _PASSING: Final = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
 
 
+def prepare_directory(path: Path) -> None:
+    """Make a directory, and those above it, for their owner alone; those that are there stay as they are.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    for directory in reversed([path, *path.parents]):
+        if not directory.exists():
+            directory.mkdir(mode=0o700, exist_ok=True)
+
+
 def prepare_file(path: Path) -> None:
     """Make the file, and the directories above it, readable by their owner alone; narrow a file that is not.
 
@@ -53,9 +64,7 @@ def prepare_file(path: Path) -> None:
         StoreUnavailableError: it cannot be made, or belongs to somebody else.
     """
     try:
-        for directory in reversed([path.parent, *path.parent.parents]):
-            if not directory.exists():
-                directory.mkdir(mode=0o700, exist_ok=True)
+        prepare_directory(path.parent)
         try:
             # Made before SQLite sees it: its -wal and -shm take over the mode of the file they belong to. An existing
             # file is not opened here, since closing it would give up every lock this process has on it.
