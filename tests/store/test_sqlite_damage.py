@@ -26,6 +26,7 @@ DAMAGES = {
     "a text": "text",
     "a number": 5,
     "null": b"null",
+    "empty": b"[]",
     "of the future": b'[{"type":"of.the.future"}]',
 }
 damaged = pytest.mark.parametrize("body", DAMAGES.values(), ids=DAMAGES.keys())
@@ -162,6 +163,9 @@ async def test_recovery_and_retention_pass_over_what_is_damaged_and_go_on_with_t
         assert other.execute("SELECT run, form FROM log WHERE run < 3 ORDER BY run").fetchall() == [(1, 2), (2, 1)]
         assert other.execute("SELECT count(*) FROM runs WHERE key < 3 AND compacted").fetchone() == (2,)
     assert await store.forget_logs(200.0) == len(old)
+    logs = [await store.read_log(record.id, BEFORE_FIRST, 10) for record in records]
+    assert await store.compact_logs(1e12, 50) == len(records)
+    assert [await store.read_log(record.id, BEFORE_FIRST, 10) for record in records] == logs
     await store.aclose()
 
 

@@ -58,7 +58,7 @@ def _stored(connection: sqlite3.Connection, run: RunId, after: int, limit: int) 
         ORDER BY first LIMIT :rows
         """
     with closing(connection.execute(log, wanted)) as rows:
-        yield from _batches(connection, key, rows)
+        yield from _batches(connection, run, key, rows)
     if not is_live:
         return  # All that the journal may have of it is in the log too.
     journal = """
@@ -68,17 +68,17 @@ def _stored(connection: sqlite3.Connection, run: RunId, after: int, limit: int) 
         ORDER BY id LIMIT :rows
         """
     with closing(connection.execute(journal, wanted)) as rows:
-        yield from _batches(connection, key, rows)
+        yield from _batches(connection, run, key, rows)
 
 
 def _batches(
-    connection: sqlite3.Connection, key: int, rows: Iterable[tuple[int, int, float, int, bytes]]
+    connection: sqlite3.Connection, run: RunId, key: int, rows: Iterable[tuple[int, int, float, int, bytes]]
 ) -> Iterator[Batch]:
     for first, count, at, form, events in rows:
         try:
             batches = _decode_row(first, at, form, events)
         except UNREADABLE as error:
-            logger.warning("the log row at event %d of run key %d cannot be read: %s", first, key, error)
+            logger.warning("events %d to %d of run %s cannot be read: %s", first, first + count - 1, run, error)
             batches = [_stand_in(connection, key, first, count, at)]
         yield from batches
 
@@ -86,12 +86,15 @@ def _batches(
 def _decode_row(first: int, at: float, form: int, events: bytes) -> list[Batch]:
     match form:
         case 0:
-            return [Batch(EventNumber(first), at, decode_events(events))]
+            batches = [Batch(EventNumber(first), at, decode_events(events))]
         case 1 | 2:
             parts = _decode_parts(zlib.decompress(events) if form == COMPRESSED else events)
-            return [Batch(EventNumber(part.first), part.at, part.events) for part in parts]
+            batches = [Batch(EventNumber(part.first), part.at, part.events) for part in parts]
         case _:
             raise ValueError(f"its form is {form}")
+    if not batches or not all(batch.events for batch in batches):
+        raise ValueError("it is empty")
+    return batches
 
 
 def _stand_in(connection: sqlite3.Connection, key: int, first: int, count: int, at: float) -> Batch:
@@ -121,9 +124,10 @@ def _warning(first: int, count: int) -> Warned:
 def readable_batch(first: int, count: int, events: bytes) -> tuple[int, int, bytes]:
     """First number, count and events of a batch, or of what stands in for one that cannot be read."""
     try:
-        decode_events(events)
+        if len(decode_events(events)) != count:
+            raise ValueError("it is not whole")
     except UNREADABLE as error:
-        logger.warning("the journal's batch at event %d cannot be read: %s", first, error)
+        logger.warning("events %d to %d of the journal cannot be read: %s", first, first + count - 1, error)
         return first + count - 1, 1, encode_events([_warning(first, count)])
     return first, count, events
 
@@ -154,7 +158,7 @@ def read_end(connection: sqlite3.Connection, key: int) -> RunEnded:
     row = connection.execute(query, (key,)).fetchone()
     try:
         event = _decode_row(*row)[-1].events[-1]
-    except (*UNREADABLE, IndexError):
+    except UNREADABLE:
         event = None
     return event if isinstance(event, RunEnded) else RunEnded(outcome=_LOST)
 
@@ -233,20 +237,20 @@ def compress(connection: sqlite3.Connection, run: RunId) -> list[Segment] | None
     )
     segments: list[Segment] = []
     parts: list[RawPart] = []
-    count = size = 0
+    end = size = 0
     for first, events_in_row, at, form, events in rows:
         try:
             parts += _raw_parts(first, at, form, events)
         except UNREADABLE as error:
             logger.warning("the log of run %s is not compacted: its row at event %d: %s", run, first, error)
             return None
-        count += events_in_row
+        end = first + events_in_row
         size += len(events)
         if size >= SEGMENT_BYTES:
-            segments.append(_segment(parts, count))
-            parts, count, size = [], 0, 0
+            segments.append(_segment(parts, end))
+            parts, size = [], 0
     if parts:
-        segments.append(_segment(parts, count))
+        segments.append(_segment(parts, end))
     return segments
 
 
@@ -254,11 +258,13 @@ def _raw_parts(first: int, at: float, form: int, events: bytes) -> list[RawPart]
     if form == ONE_BATCH:
         _decode_raw_events(events)
         return [RawPart(first, at, msgspec.Raw(events))]
-    return _decode_raw_parts(events)
+    if not (parts := _decode_raw_parts(events)):
+        raise ValueError("it is empty")
+    return parts
 
 
-def _segment(parts: list[RawPart], count: int) -> Segment:
-    return Segment(parts[0].first, count, parts[-1].at, zlib.compress(_encode_parts(parts)))
+def _segment(parts: list[RawPart], end: int) -> Segment:
+    return Segment(parts[0].first, end - parts[0].first, parts[-1].at, zlib.compress(_encode_parts(parts)))
 
 
 def replace_with_segments(connection: sqlite3.Connection, key: int, segments: list[Segment]) -> None:
