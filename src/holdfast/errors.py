@@ -151,6 +151,11 @@ class StreamingUnsupportedError(UpstreamError):
 class StoreError(HoldfastError):
     """The store failed."""
 
+    @property
+    def condition(self) -> str:
+        """What is wrong without where: the words before the first colon, which name no path (S1)."""
+        return self.message.partition(":")[0]
+
 
 class StoreUnavailableError(StoreError):
     """The store cannot be read or written now."""

@@ -88,8 +88,17 @@ async def open_server(
     environment: Mapping[str, str],
     chaos: bool = False,
     parts: Parts | None = None,
+    url: str = "",
 ) -> AsyncIterator[Server]:
     """Open everything, in an order that can be closed backwards.
+
+    Args:
+        settings: what to open.
+        data_dir: where the database is, if the settings do not say otherwise.
+        environment: where keys and the like are found.
+        chaos: add a model that breaks on request.
+        parts: what stands in for what the settings name.
+        url: where it will be served, for whoever looks who has the store; empty: nobody else shall connect.
 
     Raises:
         ConfigError, StoreUnavailableError: it cannot start; the message says what to mend.
@@ -98,7 +107,7 @@ async def open_server(
     clock, dialect = parts.clock, DIALECTS[settings.server.dialect]
     async with AsyncExitStack() as stack:
         metrics = Metrics()
-        store = parts.store or await _open_store(settings, data_dir, metrics, stack)
+        store = parts.store or await _open_store(settings, data_dir, url, metrics, stack)
         stack.push_async_callback(store.aclose)
         await recover(store, clock)
         retention = Retention(store, settings.store, clock)
@@ -148,11 +157,11 @@ def _make_agent(settings: Settings, upstream: Upstream, tools: Tools, clock: Clo
     )
 
 
-async def _open_store(settings: Settings, data_dir: Path, metrics: Metrics, stack: AsyncExitStack) -> Store:
+async def _open_store(settings: Settings, data_dir: Path, url: str, metrics: Metrics, stack: AsyncExitStack) -> Store:
     path = database_path(settings.store, data_dir)
     if path is None:
         return MemoryStore()
-    stack.callback(StoreLock(path).release)
+    stack.callback(StoreLock(path, url).release)
     store = await SqliteStore.open(path)
     store.on_commit = metrics.stored
     return store

@@ -6,6 +6,7 @@ import time
 from contextlib import closing
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import msgspec
 import pytest
@@ -656,6 +657,30 @@ async def test_sessions_are_listed_in_pages_the_last_used_first() -> None:
     newest = ["s4", "s3", "s2", "s1", "s0"]
     assert names == [newest[:2], newest[2:4], newest[4:], newest, newest[2:], newest]
     assert [page["has_more"] for page in pages] == [True, True, False, False, False, False]
+
+
+@pytest.mark.parametrize("store", ["memory", "sqlite"])
+async def test_sessions_are_paged_by_a_place_that_stays_whatever_is_written(store: str, tmp_path: Path) -> None:
+    """J2.a: `next`, or a session's id, is the next page's `before`; the session it came from may be used meanwhile."""
+    settings = StoreSettings(url="memory:" if store == "memory" else "")
+    async with serving([Reply(text="Hi")] * 9, data_dir=tmp_path, store=settings) as world:
+        for number in range(9):
+            await world.client.post("/v1/sessions", {"id": f"1:{number}"})
+        seen, query = [], "limit=2"
+        for number in range(9):
+            page = (await world.client.get(f"/v1/sessions?{query}")).json
+            seen += [session["id"] for session in page["data"]]
+            assert page["has_more"] == (page["next"] is not None)
+            if not page["has_more"]:
+                break
+            await world.client.chat(session_id=seen[-1])
+            await world.client.post("/v1/sessions", {"id": f"new-{number}"})
+            query = f"limit=2&before={quote(page['next'])}"
+        assert seen == [f"1:{number}" for number in reversed(range(9))]
+        by_id = (await world.client.get("/v1/sessions?limit=2&before=1:5")).json["data"]
+        assert [session["id"] for session in by_id] == ["new-0", "1:7"]
+        refused = await world.client.get("/v1/sessions?before=nowhere")
+        assert (refused.status, refused.error["param"]) == (400, "before")
 
 
 async def test_what_cannot_be_a_session_is_refused_by_name_and_changes_nothing() -> None:

@@ -20,7 +20,7 @@ from holdfast.api.app import ROUTES, make_app
 from holdfast.api.chat_completions.encode import ChatEncoder
 from holdfast.api.middleware import keys
 from holdfast.api.routing import ApiRoute
-from holdfast.config import LimitSettings, ModelSettings, ProviderSettings, ServerSettings
+from holdfast.config import AgentSettings, LimitSettings, McpSettings, ModelSettings, ProviderSettings, ServerSettings
 from holdfast.errors import StoreUnavailableError
 from holdfast.serving.on_uvicorn import listening
 from holdfast.store.memory import MemoryStore
@@ -64,17 +64,28 @@ class BrokenStore(MemoryStore):
     """Full, locked or gone."""
 
     async def check(self) -> dict[str, Any]:
-        raise StoreUnavailableError("the disk is full")
+        raise StoreUnavailableError("the store is full: /var/lib/secret-place/holdfast.db cannot grow")
 
 
 async def test_a_store_that_cannot_be_used_shows_in_the_detailed_health_alone() -> None:
-    """S1.a, S1.b: /health says that the process is up; the detailed one says what is wrong."""
+    """S1.a, S1.b: /health says that the process is up; the detailed one says what is wrong, and no path."""
     async with serving_parts(upstream=ScriptedUpstream(), store=BrokenStore()) as client:
         assert (await client.get("/health")).status == 200
         detailed = await client.get("/health/detailed")
     assert detailed.status == 503
     assert detailed.json["state"] == "degraded"
     assert "full" in detailed.json["store"]["message"]
+    assert "secret-place" not in detailed.body.decode()
+
+
+async def test_the_detailed_health_does_not_say_where_a_tool_server_was_looked_for(tmp_path: Path) -> None:
+    """S1.b: how an MCP server failed to start is told to its owner, not to whoever asks."""
+    mcp = {"broken": McpSettings(command=(str(tmp_path / "no-such-program"), "--token", "s3cret"))}
+    async with serving([], mcp=mcp, agent=AgentSettings(prompt="", tools=("mcp",))) as world:
+        await world.server.service.mcp.settle(5)  # type: ignore[union-attr]
+        detailed = await world.client.get("/health/detailed")
+    assert detailed.json["mcp"] == {"broken": {"connected": False, "tools": 0}}
+    assert str(tmp_path) not in detailed.body.decode() and b"s3cret" not in detailed.body
 
 
 class SilentStore(MemoryStore):

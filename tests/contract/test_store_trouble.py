@@ -2,12 +2,13 @@
 
 import asyncio
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from holdfast.clock import SystemClock
-from holdfast.config import AgentSettings
+from holdfast.config import AgentSettings, WireProtocol
 from holdfast.errors import NotFoundError, StoreUnavailableError
 from holdfast.events import Answered, Batch, RunEnded, TextAdded
 from holdfast.ids import RunId, SessionId
@@ -21,7 +22,7 @@ from holdfast.store.sqlite import SqliteStore
 from holdfast.testing import Reply, tool_call
 from holdfast.testing.upstream import says
 from tests.runs_world import FEW, ended, open_world, read_all, read_until
-from tests.serving import asking, serving
+from tests.serving import CHAT, asking, serving
 
 
 async def test_a_full_disk_ends_the_stream_as_a_failure_and_the_server_goes_on_when_there_is_room(
@@ -127,6 +128,156 @@ async def test_over_http_a_store_that_cannot_be_written_is_a_clear_503_and_then_
         lock.close()
         answer = await world.client.chat()
         assert (answer.status, answer.text) == (200, "ok")
+
+
+PROTOCOLS: list[WireProtocol] = ["chat_completions", "responses", "anthropic_messages"]
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+async def test_with_its_file_gone_a_server_ends_what_it_has_honestly_and_begins_nothing(
+    tmp_path: Path, protocol: WireProtocol, caplog: pytest.LogCaptureFixture
+) -> None:
+    """R6.b, R8.a, S1.b: nothing is told as saved that no restart would find, and no tool is run, no model asked."""
+    tool = Reply(text="I write.", calls=(tool_call("write_file", path="made.txt", text="x"),), hold_after=1)
+    agent = AgentSettings(prompt="", workspace=str(tmp_path), tools=("files",), approval="auto")
+    script = [Reply(text="One two three", hold_after=1), tool]
+    data = tmp_path / "data"
+    async with (
+        serving(script, protocol=protocol, data_dir=data, agent=agent) as world,
+        asyncio.TaskGroup() as tasks,
+    ):
+        talking = tasks.create_task(world.client.post(CHAT, asking(stream=True)))
+        said = await world.provider.received()
+        acting = tasks.create_task(world.client.post(CHAT, asking("Write.")))
+        calls = await world.provider.received()
+        session = await world.client.post("/v1/sessions", {"title": "kept"})
+        for file in data.iterdir():
+            file.unlink()
+        said.release()
+        calls.release()
+        streamed, acted = await talking, await acting
+        assert streamed.finish == "error" and "moved or deleted" in streamed.body.decode()
+        assert acted.status == 500 and "moved or deleted" in acted.error["message"]
+        assert not (tmp_path / "made.txt").exists()
+        asked = len(world.provider.requests)
+        for method, path, body in (
+            ("POST", CHAT, asking()),
+            ("POST", CHAT, asking(stream=True)),
+            ("POST", "/v1/responses", {"input": "Hello?"}),
+            ("POST", "/v1/runs", {"input": "Hello?"}),
+            ("POST", "/v1/sessions", {"title": "new"}),
+            ("PATCH", f"/v1/sessions/{session.json['id']}", {"title": "changed"}),
+            ("GET", "/v1/sessions", None),
+            ("GET", "/v1/runs", None),
+        ):
+            refused = await world.client.send(method, path, body)
+            assert (refused.status, refused.error["code"]) == (503, "store_unavailable"), path
+        assert len(world.provider.requests) == asked
+        health = await world.client.get("/health/detailed")
+        assert (health.status, health.json["store"]["status"]) == (503, "unavailable")
+        assert "moved or deleted" in health.json["store"]["message"]
+        assert str(tmp_path) not in health.body.decode() and str(data) in caplog.text
+        await asyncio.sleep(3 * SWEEP_SECONDS)
+        assert caplog.text.count("cannot be saved yet") <= 2, "the log is not filled with the same"
+    async with serving([Reply(text="Fine.")], protocol=protocol, data_dir=data) as world:
+        assert (await world.client.chat()).text == "Fine."
+
+
+CALL_AND_RESULT: dict[WireProtocol, tuple[str, str]] = {
+    "chat_completions": ('"tool_calls":', '"tool_call_id":'),
+    "responses": ('"type":"function_call",', '"type":"function_call_output"'),
+    "anthropic_messages": ('"type":"tool_use"', '"type":"tool_result"'),
+}
+"""How each protocol writes a call, and its result."""
+
+
+def damage(file: Path, statement: str) -> None:
+    """As another program would, or a bad disk."""
+    with closing(sqlite3.connect(file)) as other, other:
+        assert other.execute(statement).rowcount > 0, statement
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+async def test_a_session_with_a_message_that_cannot_be_read_goes_on_without_it(
+    tmp_path: Path, protocol: WireProtocol
+) -> None:
+    """J2.e, C13.b: it is shown in its place; the model is sent the rest, every call with its result."""
+    call = tool_call("list_files")
+    agent = AgentSettings(prompt="", workspace=str(tmp_path), tools=("files",), approval="auto")
+    script = [
+        Reply(text="First."),
+        Reply(text="I look.", calls=(call,)),
+        Reply(text="Second."),
+        *(Reply(text=f"Again {number}.") for number in range(4)),
+    ]
+    async with serving(script, protocol=protocol, data_dir=tmp_path, agent=agent) as world:
+        client, file = world.client, tmp_path / "holdfast.db"
+        for said in ("one", "two"):
+            assert (await client.post(CHAT, asking(said, session_id="s"))).status == 200
+        # One after the other: an answer, a call's result, the call, a question.
+        for number, (lost, calls) in enumerate(((2, 1), (5, 1), (4, 0), (3, 0))):
+            damage(file, f"UPDATE messages SET body = '{{damaged' WHERE id = {lost}")
+            shown = (await client.get("/v1/sessions/s/messages")).json["data"]
+            unreadable = [message for message in shown if message.get("unreadable")]
+            assert len(unreadable) == number + 1
+            assert {message["role"] for message in unreadable} == {"unknown"}
+            assert "cannot be read" in unreadable[0]["content"]
+            answer = await client.post(CHAT, asking("go on", session_id="s"))
+            assert (answer.status, answer.text) == (200, f"Again {number}.")
+            sent = world.provider.requests[-1].raw.decode()
+            assert "go on" in sent and "damaged" not in sent and "cannot be read" not in sent
+            assert [sent.count(sign) for sign in CALL_AND_RESULT[protocol]] == [calls, calls]
+        renamed = await client.send("PATCH", "/v1/sessions/s", {"title": "Still here"})
+        assert (renamed.status, renamed.json["title"]) == (200, "Still here")
+        copy = await client.post("/v1/sessions/s/fork", {})
+        copied = (await client.get(f"/v1/sessions/{copy.json['id']}/messages")).json["data"]
+        assert sum("unreadable" in message for message in copied) == 4
+        assert (await client.send("DELETE", "/v1/sessions/s")).status == 200
+
+
+async def test_runs_responses_and_conversations_are_listed_read_and_gone_on_with_beside_damaged_rows(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """J1.b, P4.a, P5.a, P6.a, R7.a: what cannot be read is named; nothing becomes an error that is not one."""
+    file = tmp_path / "holdfast.db"
+    async with serving([Reply(text=f"Answer {number}.") for number in range(8)], data_dir=tmp_path) as world:
+        client = world.client
+        responses = [
+            (await client.post("/v1/responses", {"input": f"q{number}", "conversation": "talk"})).json
+            for number in range(3)
+        ]
+        runs = [run["id"] for run in (await client.get("/v1/runs")).json["data"]][::-1]
+        damage(file, "UPDATE requests SET body = x'ff' WHERE run = 1")
+        damage(file, "UPDATE runs SET result = '{}' WHERE key = 2")
+        damage(file, "UPDATE log SET events = 'x' WHERE run = 3")
+        damage(file, "UPDATE sessions SET metadata = 'x'")
+        damage(file, "UPDATE conversations SET metadata = 'x'")
+        damage(file, "UPDATE messages SET body = 'x' WHERE id = 2")
+        listed = (await client.get("/v1/runs")).json["data"][::-1]
+        assert [run["id"] for run in listed] == runs
+        assert [run.get("unreadable", False) for run in listed] == [True, True, False]
+        assert [run["status"] for run in listed] == ["completed"] * 3
+        assert runs[0] in caplog.text and runs[1] in caplog.text
+        for run, response in zip(runs, responses, strict=True):
+            one = await client.get(f"/v1/runs/{run}")
+            assert (one.status, one.json["status"]) == (200, "completed")
+            events = await client.get(f"/v1/runs/{run}/events")
+            assert events.data[-1]["type"] == "run.ended"
+            assert events.data[-1]["outcome"] == {"outcome": "completed"}
+            kept = await client.get(f"/v1/responses/{response['id']}")
+            assert (kept.status, kept.json["status"]) == (200, "completed")
+            assert (await client.get(f"/v1/responses/{response['id']}/input_items")).status == 200
+            after = {"input": "and?", "previous_response_id": response["id"]}
+            assert (await client.post("/v1/responses", after)).json["status"] == "completed"
+        assert "q1" in world.provider.requests[4].raw.decode(), "the path is known although the result is not"
+        items = await client.get("/v1/conversations/talk/items?order=asc")
+        assert (items.status, len(items.json["data"])) == (200, 5)
+        assert (await client.get("/v1/conversations/talk")).status == 200
+        more = await client.post("/v1/responses", {"input": "more", "conversation": "talk"})
+        assert more.json["status"] == "completed"
+        assert (await client.get("/v1/sessions")).status == 200
+        for response in responses:
+            assert (await client.send("DELETE", f"/v1/responses/{response['id']}")).status == 200
 
 
 class HeldStore(MemoryStore):

@@ -385,6 +385,19 @@ class TestConversation:
         assert shared.newest()["input"][0]["content"] == "count to 3"
         assert not (tmp_path / "data").exists()
 
+    def test_a_server_on_any_port_is_found_by_its_store(self, tmp_path: Path) -> None:
+        """T1.e: the store says who has it and where; doctor may look meanwhile; then an agent is opened here."""
+        with running_server(tmp_path, env={"HOLDFAST_API_KEY": KEY}) as server:
+            said = run_piped(tmp_path, "chat", "count to 3", HOLDFAST_API_KEY=KEY)
+            assert (said.returncode, said.stdout) == (0, "1 2 3\n"), said.stderr
+            newest = Shared(server).newest()
+            assert newest["input"][0]["content"] == "count to 3"
+            assert stat.S_IMODE((tmp_path / "data" / "holdfast.db.lock").stat().st_mode) == 0o600
+            assert "holdfast.db, " in run_piped(tmp_path, "doctor").stdout
+            server.kill()
+        listed = run_piped(tmp_path, "runs", "--json", HOLDFAST_API_KEY=KEY)
+        assert [run["id"] for run in json.loads(listed.stdout)] == [newest["id"]], listed.stderr
+
     def test_a_stranger_on_that_port_is_not_shown_the_key(self, tmp_path: Path) -> None:
         """T1.d: who listens there is found out first; if it is not one of ours, an agent is opened here."""
         asked: list[dict[str, str]] = []
@@ -479,7 +492,7 @@ class TestPipe:
         assert (last["outcome"], last["reason"], last["text"]) == ("failed", "upstream_error", "")
 
     def test_nobody_can_be_asked_in_a_pipe_so_the_call_is_denied_at_once(self, asking: Shared, tmp_path: Path) -> None:
-        """T1.e, R12.c: in a pipe approvals are denied at once; log, model and user are told that nobody was asked."""
+        """T1.f, R12.c: in a pipe approvals are denied at once; log, model and user are told that nobody was asked."""
         said = run_piped(tmp_path, "chat", "--json", given="run echo never", **asking.variables)
         assert said.returncode == 0, said.stderr
         events = [json.loads(line) for line in said.stdout.splitlines()]
@@ -493,7 +506,7 @@ class TestPipe:
         assert "The user denied" not in said.stdout + said.stderr
 
     def test_yes_approves_what_nobody_can_be_asked_about(self, asking: Shared, tmp_path: Path) -> None:
-        """T1.e, R12.a: --yes is the user's word, and the log has it as that."""
+        """T1.f, R12.a: --yes is the user's word, and the log has it as that."""
         said = run_piped(tmp_path, "chat", "--yes", "--json", given="run echo allowed", **asking.variables)
         assert said.returncode == 0, said.stderr
         events = [json.loads(line) for line in said.stdout.splitlines()]

@@ -2,7 +2,10 @@
 
 import asyncio
 import sys
+from collections.abc import Callable
 from pathlib import Path
+
+import pytest
 
 from holdfast.testing import Fault, Reply, ScriptedProvider
 from tests.crashing import CONFIG
@@ -38,25 +41,52 @@ async def test_sigterm_lets_one_answer_finish_and_cuts_the_other_honestly(tmp_pa
         assert (runs["d e"]["status"], runs["d e"]["reason"]) == ("cancelled", "shutdown")
 
 
-async def test_a_second_server_on_the_same_store_is_refused(tmp_path: Path) -> None:
-    """Two servers on one store would each take the other's runs for cut off."""
-    async with ScriptedProvider() as provider:
+def _symbolic_link(data: Path) -> Path:
+    data.with_name("linked").symlink_to(data)
+    return data.with_name("linked")
+
+
+def _hard_link(data: Path) -> Path:
+    data.with_name("other").mkdir()
+    (data.with_name("other") / "holdfast.db").hardlink_to(data / "holdfast.db")
+    return data.with_name("other")
+
+
+def _without_note(data: Path) -> Path:
+    (data / "holdfast.db.lock").unlink()
+    return data
+
+
+@pytest.mark.parametrize("around", [lambda data: data, _symbolic_link, _hard_link, _without_note])
+async def test_a_second_server_on_the_same_store_is_refused(tmp_path: Path, around: Callable[[Path], Path]) -> None:
+    """R8.b: it would take the first one's runs for cut off; whatever name it knows the store by."""
+    async with ScriptedProvider([Reply(text="a b", hold_after=1)]) as provider:
         config = CONFIG.format(url=provider.url)
-        with running_server(tmp_path, config):
-            second = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-m",
-                "holdfast",
-                "serve",
-                "--port",
-                "0",
-                "--config",
-                str(tmp_path / "holdfast.toml"),
-                env={"PATH": "/usr/bin:/bin", "HOLDFAST_DATA_DIR": str(tmp_path / "data"), "HOLDFAST_OLLAMA": "off"},
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.STDOUT,
-            )
-            output, _ = await asyncio.wait_for(second.communicate(), 20)
-            assert second.returncode != 0
-            assert b"in use by another Holdfast" in output
-            assert b"Traceback" not in output
+        with running_server(tmp_path, config) as first:
+            async with Client(first.base_url) as http:
+                going = asyncio.ensure_future(http.post(CHAT, asking(stream=True)))
+                request = await provider.received()
+                second = await asyncio.create_subprocess_exec(
+                    sys.executable,
+                    "-m",
+                    "holdfast",
+                    "serve",
+                    "--port",
+                    "0",
+                    "--config",
+                    str(tmp_path / "holdfast.toml"),
+                    env={
+                        "PATH": "/usr/bin:/bin",
+                        "HOLDFAST_DATA_DIR": str(around(tmp_path / "data")),
+                        "HOLDFAST_OLLAMA": "off",
+                    },
+                    stdout=asyncio.subprocess.PIPE,
+                    stderr=asyncio.subprocess.STDOUT,
+                )
+                output, _ = await asyncio.wait_for(second.communicate(), 40)
+                assert second.returncode != 0
+                assert b"in use by another Holdfast" in output
+                assert b"Traceback" not in output
+                request.release()
+                answer = await going
+                assert (answer.text, answer.finish) == ("a b", "stop")

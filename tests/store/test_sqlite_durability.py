@@ -375,7 +375,7 @@ async def test_a_store_that_was_never_closed_does_not_keep_the_program_from_endi
         "from holdfast.store.sqlite import SqliteStore\n"
         "async def main():\n"
         "    store = await SqliteStore.open(sys.argv[1])\n"
-        "    print(await store.list_sessions('', 1, 0))\n"
+        "    print(await store.unfinished_runs())\n"
         "asyncio.run(main())\n"
     )
     command = [sys.executable, "-c", program, str(tmp_path / "holdfast.db")]

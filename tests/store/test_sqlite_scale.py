@@ -7,7 +7,7 @@ from pathlib import Path
 
 from holdfast.events import encode_events
 from holdfast.ids import BEFORE_FIRST, RunId, SessionId
-from holdfast.store.records import RunFilter
+from holdfast.store.records import RunFilter, SessionFilter
 from holdfast.store.sqlite import SqliteStore
 from holdfast.store.sqlite.rows import encode
 from tests.store.store_world import append, run_record, texts, whole_run
@@ -92,7 +92,7 @@ async def test_a_large_store_is_not_slower_to_use_than_an_empty_one(tmp_path: Pa
         "page": lambda store: store.list_runs(RunFilter(before=RunId("run_old_000050"))),
         "unfinished": lambda store: store.unfinished_runs(),
         "unkept": lambda store: store.unkept_runs(),
-        "sessions": lambda store: store.list_sessions("", 50, 0),
+        "sessions": lambda store: store.list_sessions(SessionFilter()),
         "get": lambda store: store.get_run(RunId("run_old_000001")),
         "read": lambda store: store.read_log(RunId("run_old_000001"), BEFORE_FIRST, 100),
         "append": append_to_a_new_run,

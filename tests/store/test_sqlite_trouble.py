@@ -5,14 +5,16 @@ import sqlite3
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from holdfast.errors import StoreUnavailableError
-from holdfast.events import TextAdded
-from holdfast.ids import BEFORE_FIRST
+from holdfast.events import Batch, RunEnded, TextAdded, ToolStarted
+from holdfast.ids import BEFORE_FIRST, CallId, EventNumber
+from holdfast.store.records import IdempotencyKey, RunFilter, SessionRecord
 from holdfast.store.sqlite import SqliteStore
 from tests.store.store_world import (
     SESSION,
@@ -223,14 +225,90 @@ async def test_damage_inside_the_file_is_named_when_it_is_met(tmp_path: Path) ->
     await store.aclose()
 
 
-async def test_a_file_that_was_deleted_under_the_server_is_noticed(tmp_path: Path) -> None:
-    """Health does not say ok while everything is written to a file that is gone."""
-    store = await SqliteStore.open(tmp_path / "holdfast.db")
-    for file in tmp_path.iterdir():
-        file.unlink()
+def _delete_all(file: Path) -> None:
+    for each in list(file.parent.iterdir()):
+        each.unlink()
+
+
+def _replace(file: Path) -> None:
+    copy = file.with_name("copy")
+    copy.write_bytes(file.read_bytes())
+    copy.rename(file)
+
+
+LOSSES: list[tuple[str, Callable[[Path], object]]] = [
+    ("all of it", _delete_all),
+    ("the database", lambda file: file.unlink()),
+    ("its log", lambda file: file.with_name(file.name + "-wal").unlink()),
+    ("its index", lambda file: file.with_name(file.name + "-shm").unlink()),
+    ("replaced", _replace),
+    ("moved", lambda file: file.rename(file.with_name("elsewhere"))),
+    ("its directory", lambda file: file.parent.rename(file.parent.with_name("elsewhere"))),
+]
+
+
+@pytest.mark.parametrize("lose", [lose for _, lose in LOSSES], ids=[name for name, _ in LOSSES])
+async def test_in_a_file_that_is_gone_nothing_is_begun_done_or_ended(
+    tmp_path: Path, lose: Callable[[Path], object]
+) -> None:
+    """R6.b, R8.a: SQLite would go on writing without an error, and nobody would find any of it again."""
+    file = tmp_path / "data" / "holdfast.db"
+    store = await SqliteStore.open(file)
+    going = run_record()
+    await store.create_run(going)
+    await append(store, going.id, texts(0, "kept"))
+    lose(file)
+    left = sorted(file.parent.glob("*"))
+    ending = an_ending(going)
+    deed = Batch(EventNumber(1), 100.0, [ToolStarted(call_id=CallId("c"), name="t", arguments="{}", label="t")])
+    for refused in (
+        store.check(),
+        store.create_run(run_record()),
+        store.create_run(run_record(), IdempotencyKey(key="k", fingerprint="f")),
+        append(store, going.id, deed),
+        store.end_run(going.id, last_batch(1, ending), ending),
+        store.put_session(SessionRecord(id=SESSION, created_at=1.0, updated_at=1.0)),
+        store.delete_session(SESSION),
+        store.remember("scope", "text"),
+        store.get_run(going.id),
+        store.list_runs(RunFilter()),
+    ):
+        with pytest.raises(StoreUnavailableError, match="moved or deleted"):
+            await refused
     with pytest.raises(StoreUnavailableError, match="moved or deleted"):
-        await store.check()
-    with pytest.raises(StoreUnavailableError, match="cannot be opened"):
-        await store.get_session(SESSION)
-    assert list(tmp_path.iterdir()) == []
+        store.require_present()
+    assert sorted(file.parent.glob("*")) == left, "nothing is made in its place"
     await store.aclose()
+
+
+async def test_what_a_model_says_is_refused_soon_after_the_file_is_gone(tmp_path: Path) -> None:
+    """R6.b: tokens do not look each by itself; the first one after the disk was waited for does."""
+    store = await SqliteStore.open(tmp_path / "holdfast.db")
+    record = run_record()
+    await store.create_run(record)
+    _delete_all(tmp_path / "holdfast.db")
+    with pytest.raises(StoreUnavailableError, match="moved or deleted"):
+        for number in range(1000):
+            await append(store, record.id, texts(number, "x"))
+            await asyncio.sleep(0.001)
+    await store.aclose()
+
+
+async def test_a_directory_that_comes_back_is_gone_on_with(tmp_path: Path) -> None:
+    """R6.b: nothing was written meanwhile, and nothing is missing."""
+    file, away = tmp_path / "data" / "holdfast.db", tmp_path / "away"
+    store = await SqliteStore.open(file)
+    record = run_record()
+    await store.create_run(record)
+    await append(store, record.id, texts(0, "before"))
+    file.parent.rename(away)
+    ending = an_ending(record)
+    with pytest.raises(StoreUnavailableError):
+        await store.end_run(record.id, last_batch(1, ending), ending)
+    away.rename(file.parent)
+    await append(store, record.id, texts(1, "after"))
+    await store.end_run(record.id, last_batch(2, ending), ending)
+    await store.aclose()
+    again = await SqliteStore.open(file)
+    assert [type(event) for event in await whole_log(again, record.id)] == [TextAdded, TextAdded, RunEnded]
+    await again.aclose()

@@ -19,7 +19,7 @@ from holdfast.messages import (
     user_says,
 )
 from holdfast.store.port import Store
-from holdfast.store.records import ConversationRecord, RunFilter, SessionRecord
+from holdfast.store.records import ConversationRecord, RunFilter, SessionFilter, SessionPlace, SessionRecord
 from tests.store.store_world import (
     SESSION,
     an_ending,
@@ -166,7 +166,8 @@ async def test_sessions_are_listed_the_last_used_first_and_found_by_title_and_id
         await store.put_session(SessionRecord(id=session, created_at=1.0, updated_at=float(number), title=title))
 
     async def found(search: str, limit: int = 10, offset: int = 0) -> list[str]:
-        return [session.title for session in await store.list_sessions(search, limit, offset)]
+        chosen = SessionFilter(search=search, limit=limit, offset=offset)
+        return [session.title for session in await store.list_sessions(chosen)]
 
     assert await found("") == titles[::-1]
     assert await found("", 2, 1) == titles[2:0:-1]
@@ -186,7 +187,36 @@ async def test_sessions_of_the_same_moment_are_listed_the_newest_first(store: St
     """J2.a: an order that does not change by itself."""
     for number in range(5):
         await store.put_session(SessionRecord(id=SessionId(f"s{number}"), created_at=1.0, updated_at=1.0))
-    assert [session.id for session in await store.list_sessions(search, 10, 0)] == ["s4", "s3", "s2", "s1", "s0"]
+    listed = await store.list_sessions(SessionFilter(search=search))
+    assert [session.id for session in listed] == ["s4", "s3", "s2", "s1", "s0"]
+
+
+@pytest.mark.parametrize("search", ["", "s"])
+@pytest.mark.parametrize("spread", [0.0, 1.0], ids=["all of one moment", "one after another"])
+async def test_pages_of_sessions_neither_miss_nor_repeat_anything_while_others_write(
+    store: Store, search: str, spread: float
+) -> None:
+    """J2.a: between two pages sessions are made, used and deleted, the last one of the page before among them."""
+    names = [SessionId(f"s{number:02d}") for number in range(30)]
+    for number, name in enumerate(names):
+        await store.put_session(SessionRecord(id=name, created_at=1.0, updated_at=1.0 + spread * number))
+    seen: list[SessionId] = []
+    touched: set[SessionId] = set()
+    place: SessionPlace | None = None
+    while page := await store.list_sessions(SessionFilter(search=search, before=place, limit=4)):
+        seen += [session.id for session in page]
+        last, unseen = page[-1], [name for name in names if name not in seen]
+        place = SessionPlace(updated_at=last.updated_at, id=last.id)
+        await store.put_session(SessionRecord(id=SessionId(f"s-new-{len(seen)}"), created_at=1e6, updated_at=1e6))
+        used = [page[0].id, last.id, *unseen[:1]]
+        for name in used:
+            await store.create_run(run_record(session=name, created_at=1e6 + len(seen)))
+        gone = [page[1].id, *unseen[1:2]]
+        for name in gone:
+            await store.delete_session(name)
+        touched |= {*used, *gone}
+    assert len(seen) == len(set(seen)), "something was repeated"
+    assert {name for name in names if name not in touched} <= set(seen), "something was missed"
 
 
 async def test_a_session_is_found_by_the_title_that_its_first_run_gave_it(store: Store) -> None:
@@ -194,11 +224,11 @@ async def test_a_session_is_found_by_the_title_that_its_first_run_gave_it(store:
     await store.put_session(SessionRecord(id=SESSION, created_at=1.0, updated_at=1.0))
     for said in ("Über Äpfel", "about pears"):
         await store.create_run(run_record(said=said))
-    assert [session.id for session in await store.list_sessions("äpfel", 10, 0)] == [SESSION]
-    assert await store.list_sessions("pears", 10, 0) == []
+    assert [session.id for session in await store.list_sessions(SessionFilter(search="äpfel"))] == [SESSION]
+    assert await store.list_sessions(SessionFilter(search="pears")) == []
     await store.put_session(SessionRecord(id=SESSION, created_at=1.0, updated_at=1.0, title="Plums"))
-    assert [session.id for session in await store.list_sessions("plums", 10, 0)] == [SESSION]
-    assert await store.list_sessions("äpfel", 10, 0) == []
+    assert [session.id for session in await store.list_sessions(SessionFilter(search="plums"))] == [SESSION]
+    assert await store.list_sessions(SessionFilter(search="äpfel")) == []
 
 
 async def test_a_deleted_session_is_gone_with_its_messages_runs_and_names(store: Store) -> None:

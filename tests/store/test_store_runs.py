@@ -26,7 +26,7 @@ from holdfast.messages import Usage, user_says
 from holdfast.outcomes import Cancelled, Completed, Failed, Incomplete, Outcome, RequiresAction
 from holdfast.store.memory import MemoryStore
 from holdfast.store.port import Store
-from holdfast.store.records import IdempotencyKey, Reserved, RunFilter
+from holdfast.store.records import IdempotencyKey, Reserved, RunFilter, SessionFilter
 from holdfast.store.sqlite import SqliteStore
 from tests.store.store_world import (
     SESSION,
@@ -290,7 +290,7 @@ async def test_an_ephemeral_run_leaves_no_trace_but_its_log_until_it_is_deleted(
     kept = await whole_run(store, record)
     assert kept.head is None and kept.outcome == Completed()
     assert await store.get_session(SESSION) is None
-    assert await store.list_sessions("", 10, 0) == []
+    assert await store.list_sessions(SessionFilter()) == []
     assert await store.get_conversation("holiday") is None
     assert not await store.use_response(record.id)
     assert len(await whole_log(store, record.id)) == 3

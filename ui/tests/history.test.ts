@@ -68,6 +68,14 @@ describe("saved messages", () => {
     expect(label('{"path": "a')).toBe("read_file");
   });
 
+  it("that cannot be read are shown as that, in their place", () => {
+    const lost: Message = { id: 2, run_id: "r", role: "unknown", content: "[This message cannot be read.]" };
+    const said: Message = { id: 1, run_id: "r", role: "user", content: "a" };
+    const [exchange] = exchangesOf([said, lost], new Map());
+    expect(exchange!.asked).toEqual([{ type: "text", text: "a" }]);
+    expect(exchange!.view.items).toMatchObject([{ kind: "text", text: "[This message cannot be read.]" }]);
+  });
+
   it("get no verdict when their run is no longer known", () => {
     expect(exchanges[0]!.view.outcome).toBeNull();
   });

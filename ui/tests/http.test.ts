@@ -107,7 +107,7 @@ describe("the server's resources", () => {
 
   it("are listed as they are filtered, and what is not set is not asked for", async () => {
     await api.runs({ status: "running", model: "" });
-    await api.sessions("", 50);
-    expect(listener.asked.map(({ path }) => path)).toEqual(["/v1/runs?limit=50&status=running", "/v1/sessions?offset=50&limit=50"]);
+    await api.sessions("", "1.5:s");
+    expect(listener.asked.map(({ path }) => path)).toEqual(["/v1/runs?limit=50&status=running", "/v1/sessions?before=1.5%3As&limit=50"]);
   });
 });

@@ -8,7 +8,7 @@ vocabulary.
 from collections.abc import Sequence
 
 from holdfast.ids import CallId
-from holdfast.messages import AssistantMessage, Message, ToolMessage, UserMessage
+from holdfast.messages import AssistantMessage, Message, ToolCall, ToolMessage, UserMessage
 
 NO_RESULT = "The client gave no result."
 
@@ -20,26 +20,32 @@ def pair_results(history: Sequence[Message], given: Sequence[Message]) -> list[M
     gone is left out; one that is new stays, so that the provider can say what is wrong with it. A question that was
     never answered and is asked again, as SDKs do after a failure, is asked once: its empty answers go with it.
     """
+    kept = len(history)
     if given and isinstance(given[0], UserMessage):
-        history = history[: _asked_before(history, given[0])]
-    places: list[tuple[Message, dict[CallId, ToolMessage]]] = []
+        kept = _asked_before(history, given[0])
+    places: list[tuple[Message, tuple[ToolCall, ...], dict[CallId, ToolMessage]]] = []
     results_of: dict[CallId, dict[CallId, ToolMessage]] = {}
-    for number, message in enumerate((*history, *given)):
+    for number, message in enumerate((*history[:kept], *given)):
         if isinstance(message, ToolMessage):
             if message.call_id in results_of:
                 results_of[message.call_id][message.call_id] = message
                 continue
-            if number < len(history):
+            if number < kept:
                 continue
+        calls = message.tool_calls if isinstance(message, AssistantMessage) else ()
         results: dict[CallId, ToolMessage] = {}
-        if isinstance(message, AssistantMessage):
-            results_of |= {call.id: results for call in message.tool_calls}
-        places.append((message, results))
+        for call in calls:
+            results_of[call.id] = results
+        places.append((message, calls, results))
     if given and all(isinstance(message, ToolMessage) and message.call_id in results_of for message in given):
         # Sent again, or late: what the model said in between was said without them, and it is asked anew.
-        while isinstance(last := places[-1][0], AssistantMessage) and not last.tool_calls:
+        while isinstance(places[-1][0], AssistantMessage) and not places[-1][1]:
             places.pop()
-    return [each for message, results in places for each in (message, *_in_order(message, results))]
+    paired: list[Message] = []
+    for message, calls, results in places:
+        paired.append(message)
+        paired += [results.get(call.id) or _no_result(call) for call in calls]
+    return paired
 
 
 def _asked_before(history: Sequence[Message], question: UserMessage) -> int:
@@ -58,9 +64,5 @@ def _is_empty(message: Message) -> bool:
     return isinstance(message, AssistantMessage) and not message.parts
 
 
-def _in_order(message: Message, results: dict[CallId, ToolMessage]) -> list[ToolMessage]:
-    calls = message.tool_calls if isinstance(message, AssistantMessage) else ()
-    return [
-        results.get(call.id) or ToolMessage(call_id=call.id, name=call.name, output=NO_RESULT, failed=True)
-        for call in calls
-    ]
+def _no_result(call: ToolCall) -> ToolMessage:
+    return ToolMessage(call_id=call.id, name=call.name, output=NO_RESULT, failed=True)

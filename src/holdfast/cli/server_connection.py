@@ -1,4 +1,4 @@
-"""Which server a command talks to: the one that is named, the one that runs here, or one of its own (T1).
+"""Which server a command talks to: the one that is named, the one that has the store, or one of its own (T1).
 
 Whichever it is, the command sees a client and nothing else. Above: chat and runs. Below: startup, the client, serving
 and the composition root.
@@ -16,11 +16,12 @@ import msgspec
 from holdfast.cli.options import ClientOptions
 from holdfast.cli.startup import load, prepare
 from holdfast.client import HoldfastClient
-from holdfast.config import ServerSettings
 from holdfast.errors import ClientError, ConfigError
 from holdfast.server import open_server
 from holdfast.serving.listeners import make_url, open_listeners, resolve
 from holdfast.serving.run import serve_beside
+from holdfast.settings import data_directory, database_path
+from holdfast.store.lock import find_lock_holder
 
 LOOK_SECONDS: Final = 1.0
 """A server on this machine answers at once; what does not is something else."""
@@ -48,14 +49,18 @@ async def connect(options: ClientOptions, *, model: str | None = None) -> AsyncI
         ClientError: the server that was named cannot be used.
         HoldfastError: an agent cannot be opened here.
     """
-    settings = load({}, options.config, options.environment).settings.server
+    loaded = load({}, options.config, options.environment).settings
+    settings = loaded.server
     if named := options.server or options.environment.get("HOLDFAST_SERVER"):
         url = parse_server_url(named)
         async with HoldfastClient(url, settings.api_key) as client:
             await client.health()
             yield ServerConnection(client=client, where=url)
         return
-    if (found := await _find_running(settings)) is not None:
+    path = database_path(loaded.store, data_directory(options.environment))
+    holder = find_lock_holder(path) if path is not None else None
+    described = make_url(settings.host, settings.port) if settings.port else ""
+    if (found := await _find_running(holder.url if holder is not None else "", described)) is not None:
         async with HoldfastClient(found, settings.api_key) as client:
             yield ServerConnection(client=client, where=found)
         return
@@ -84,18 +89,17 @@ def parse_server_url(text: str) -> str:
     return url.rstrip("/").removesuffix("/v1").rstrip("/")
 
 
-async def _find_running(settings: ServerSettings) -> str | None:
-    """The server that the settings describe, if it runs."""
-    if settings.port == 0:
-        return None
-    url = make_url(settings.host, settings.port)
-    # Without the key: whatever listens there may be somebody else's.
-    async with HoldfastClient(url) as client:
-        try:
-            await client.health(LOOK_SECONDS)
-        except ClientError:
-            return None
-    return url
+async def _find_running(*urls: str) -> str | None:
+    """The first of some addresses at which a server answers."""
+    for url in filter(None, urls):
+        # Without the key: whatever listens there may be somebody else's.
+        async with HoldfastClient(url) as client:
+            try:
+                await client.health(LOOK_SECONDS)
+            except ClientError:
+                continue
+        return url
+    return None
 
 
 @asynccontextmanager

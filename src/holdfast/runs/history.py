@@ -21,7 +21,8 @@ async def read_history(store: Store, request: RunRequest) -> Sequence[Message]:
     """
     node = await _newest(store, request)
     path = [] if node is None else await store.path(node)
-    return shown_of(request, [stored.message for stored in path if _is_said(stored.message)])
+    said = [stored.message for stored in path if not stored.unreadable and _is_said(stored.message)]
+    return shown_of(request, said)
 
 
 def shown_of(request: RunRequest, messages: Sequence[Message]) -> Sequence[Message]:

@@ -5,10 +5,12 @@ run again.
 """
 
 import logging
+from collections.abc import Coroutine
+from typing import Any
 
 from holdfast.clock import Clock
 from holdfast.errors import LogConflictError
-from holdfast.ids import EventNumber
+from holdfast.ids import EventNumber, RunId
 from holdfast.outcomes import Incomplete
 from holdfast.runs.closing import close_interrupted
 from holdfast.runs.log.ending import end_log
@@ -20,15 +22,28 @@ logger = logging.getLogger(__name__)
 
 
 async def recover(store: Store, clock: Clock) -> int:
-    """Close every run that the last process left open; how many there were."""
+    """Close every run that the last process left open; how many there were.
+
+    Raises:
+        StoreUnavailableError: the store cannot be used.
+    """
     for run in await store.unkept_runs():
-        await store.delete_run(run)
+        await _each(store, run, store.delete_run(run))
     unfinished = await store.unfinished_runs()
     for record in unfinished:
-        await _close(store, record, clock)
+        await _each(store, record.id, _close(store, record, clock))
     if unfinished:
         logger.warning("%d runs were cut off by the last stop and are closed as incomplete", len(unfinished))
     return len(unfinished)
+
+
+async def _each(store: Store, run: RunId, step: Coroutine[Any, Any, None]) -> None:
+    """One run whose record is damaged does not keep the others, and the server, from going on."""
+    try:
+        await step
+    except Exception:
+        await store.check()
+        logger.exception("run %s could not be closed; the next start tries again", run)
 
 
 async def _close(store: Store, record: RunRecord, clock: Clock) -> None:

@@ -70,6 +70,8 @@ class Starter:
             LimitReachedError, SessionBusyError: not now.
             StoreUnavailableError: it could not be saved.
         """
+        # Where the store's file is gone not even the model is asked.
+        self._log.require_present()
         self._registry.check(request)
         live = LiveRun(request, make_record(request, self._clock.now()), self._log, self._clock)
         # Counted from here on, so that limits hold while the store is being asked.

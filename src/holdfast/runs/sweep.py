@@ -34,6 +34,8 @@ class Sweeper:
         self._registry = registry
         self._unsaved: dict[RunId, LogEnding] = {}
         self._to_purge: list[LiveRun] = []
+        self._told: dict[RunId, str] = {}
+        """What the log says of each that waits: the same is not said at every sweep."""
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -104,15 +106,22 @@ class Sweeper:
                 logger.info("run %s was saved after all", run)
             except Exception as error:
                 # Also a bug of ours, whose trace the recorder has logged: neither others nor the server's end wait.
-                logger.warning("run %s cannot be saved yet: %r", run, error)
+                self._tell(run, f"run {run} cannot be saved yet: {error!r}")
                 continue
             del self._unsaved[run]
+            self._told.pop(run, None)
 
     async def _purge(self, runs: Sequence[LiveRun]) -> None:
         for live in tuple(runs):
             try:
                 await self._log.delete_run(live.request.run)
             except Exception as error:
-                logger.warning("run %s cannot be deleted yet: %r", live.request.run, error)
+                self._tell(live.request.run, f"run {live.request.run} cannot be deleted yet: {error!r}")
             else:
                 self._to_purge.remove(live)
+                self._told.pop(live.request.run, None)
+
+    def _tell(self, run: RunId, sentence: str) -> None:
+        if self._told.get(run) != sentence:
+            self._told[run] = sentence
+            logger.warning("%s", sentence)

@@ -22,6 +22,7 @@ from holdfast.store.records import (
     RunEnding,
     RunFilter,
     RunRecord,
+    SessionFilter,
     SessionRecord,
     StoredMessage,
 )
@@ -34,6 +35,14 @@ crash of the process can take back; what was done or decided is on the disk by t
 
 class RunLog(Protocol):
     """Logs and the runs they belong to (R1, R6-R8, R14, C15)."""
+
+    def require_present(self) -> None:
+        """Make sure that there is a store to write to, before anything is begun. Takes microseconds.
+
+        Raises:
+            StoreUnavailableError: it is closed, or its file is gone.
+        """
+        ...
 
     async def create_run(self, record: RunRecord, key: IdempotencyKey | None = None) -> Reserved | None:
         """Keep a new run, and its session if that is new. With a key that was taken: nothing, and who has it.
@@ -110,8 +119,8 @@ class Conversations(Protocol):
         """One session."""
         ...
 
-    async def list_sessions(self, search: str, limit: int, offset: int) -> list[SessionRecord]:
-        """Sessions, the last used first; `search` matches title and id."""
+    async def list_sessions(self, chosen: SessionFilter) -> list[SessionRecord]:
+        """Sessions, the last used first, and by id where two were used at the same time."""
         ...
 
     async def put_session(self, record: SessionRecord) -> None:

@@ -43,6 +43,8 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     """`store: false`: nothing is kept once it has ended and been read, and no session moves."""
     conversation: str | None = None
     """P6: the conversation that moves here when the run ends."""
+    unreadable: bool = False
+    """What is stored of it is damaged, or of a newer version: this is what could be made out."""
     # Known when it has ended:
     ended_at: float | None = None
     outcome: Outcome | None = None
@@ -111,6 +113,8 @@ class StoredMessage(msgspec.Struct, frozen=True, kw_only=True):
     run: RunId | None
     message: Message
     created_at: float
+    unreadable: bool = False
+    """What is stored is damaged, or of a newer version: `message` is an empty one in its place (J2)."""
 
 
 class ConversationRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -134,6 +138,26 @@ class RunFilter(msgspec.Struct, frozen=True, kw_only=True):
     model: str | None = None
     before: RunId | None = None
     """Only runs older than this one: the last of the page before."""
+    limit: int = 50
+
+
+class SessionPlace(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a session stood in the list when it was seen there; it may have been used, or deleted, since."""
+
+    updated_at: float
+    id: SessionId
+
+
+class SessionFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """Which sessions to list, the last used first."""
+
+    search: str = ""
+    """In title and id."""
+    before: SessionPlace | None = None
+    """Only what follows this place: the last of the page before. Whatever was not used meanwhile stands where it did,
+    so that it is met once."""
+    offset: int = 0
+    """So many are passed over; whoever pages by this misses and repeats what moves."""
     limit: int = 50
 
 

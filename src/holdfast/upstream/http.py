@@ -45,6 +45,8 @@ from holdfast.upstream.transport.port import (
 from holdfast.upstream.transport.watchdog import Watchdog, late_timeout_at
 
 MAX_ERROR_BYTES: Final = 64 * 1024
+MANY_MESSAGES: Final = 500
+"""A conversation of so many messages is written down on another thread."""
 MAX_RESPONSE_BYTES: Final = 64 * 1024 * 1024
 
 _LOST: Final = (TransportError, UpstreamError)
@@ -179,7 +181,9 @@ class HttpUpstream:
 
     async def _post(self, call: ModelCall, deadline: float, *, stream: bool) -> TransportResponse:
         """Post the call; what is returned is 2xx, everything else is raised with its connection given back or cut."""
-        body = self._codec.encode_request(call, stream=stream)
+        encode = partial(self._codec.encode_request, call, stream=stream)
+        # A long conversation takes its time to write down, and others' tokens are not to wait for it.
+        body = encode() if len(call.messages) < MANY_MESSAGES else await asyncio.to_thread(encode)
         post = self._post_streamed if stream else self._post_plain
         try:
             async with late_timeout_at(deadline) as patience:

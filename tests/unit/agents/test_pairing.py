@@ -1,5 +1,7 @@
 """What a model is shown of a conversation in which results came late, twice, or never."""
 
+import time
+
 import pytest
 
 from holdfast.agents.pairing import NO_RESULT, pair_results
@@ -81,3 +83,25 @@ def test_every_call_is_shown_with_its_result_behind_it(case: str) -> None:
     """C11.a, C13.b: one that is shown otherwise would be refused, and its session with it."""
     history, given, shown = PAIRED[case]
     assert pair_results(history, given) == shown
+
+
+@pytest.mark.parametrize("kind", ["equal questions", "calls", "results sent again"])
+def test_ten_times_as_many_messages_take_about_ten_times_as_long(kind: str) -> None:
+    """Whatever they are: nobody's tokens wait for a long conversation to be put in order."""
+
+    def seconds(count: int) -> float:
+        history: list[Message] = [ASK] * count
+        given: list[Message] = [ASK]
+        if kind == "calls":
+            history = [each for number in range(count // 2) for each in (calls(str(number)), result(str(number)))]
+        elif kind == "results sent again":
+            history = [calls("a"), *[result("a")] * (count // 2), *[says("half")] * (count // 2)]
+            given = [result("a")]
+        taken = []
+        for _ in range(5):
+            began = time.perf_counter()
+            pair_results(history, given)
+            taken.append(time.perf_counter() - began)
+        return min(taken)
+
+    assert seconds(20_000) / seconds(2_000) < 40

@@ -2,8 +2,10 @@
 
 import asyncio
 import os
+import subprocess
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest
 
 from holdfast.errors import ToolError
 from holdfast.ids import RunId, SessionId
+from holdfast.tools.files import search
 from holdfast.tools.files.tools import FileTools, ListFiles
 from holdfast.tools.port import ToolContext
 from tests.processes_seen import living_children
@@ -426,3 +429,37 @@ async def test_a_search_that_nobody_waits_for_is_ended(workspace: Path) -> None:
 )
 def test_labels(workspace: Path, name: str, arguments: dict[str, Any], label: str) -> None:
     assert FileTools(workspace).label(name, arguments) == label
+
+
+# Depth.
+
+
+@pytest.fixture
+def deep_tree(workspace: Path) -> Iterator[Path]:
+    """3,000 directories, each in the one before, with a file in every one."""
+    place = os.open(workspace, os.O_RDONLY)
+    for _ in range(3000):
+        os.close(os.open("f.txt", os.O_CREAT | os.O_WRONLY, dir_fd=place))
+        os.mkdir("d", dir_fd=place)
+        below = os.open("d", os.O_RDONLY, dir_fd=place)
+        os.close(place)
+        place = below
+    os.close(place)
+    yield workspace
+    # Python's own way to remove a tree does not get there.
+    subprocess.run(["rm", "-rf", str(workspace)], check=True)
+
+
+async def test_a_tree_however_deep_is_listed_and_searched_as_far_as_is_sensible(deep_tree: Path) -> None:
+    """And what was left out is said; a directory further down can be named."""
+    before = len(os.listdir("/proc/self/fd"))
+    assert await use(deep_tree, "list_files") == "d/\nf.txt"
+    listed = await use(deep_tree, "list_files", recursive=True)
+    assert f"{'d/' * 100}f.txt" in listed and f"{'d/' * 101}f.txt" not in listed and listed.endswith(search.TOO_DEEP)
+    assert await use(deep_tree, "list_files", glob="d/f.txt") == f"d/f.txt\n{search.TOO_DEEP}"
+    assert await use(deep_tree, "search_files", pattern="x") == search.TOO_DEEP
+    further = await use(deep_tree, "list_files", path="d/" * 99, recursive=True)
+    assert "f.txt" in further
+    for name, arguments in (("read_file", {}), ("write_file", {"content": "x"}), ("list_files", {})):
+        assert "more than 250 directories" in await refused(deep_tree, name, path="d/" * 2999 + "f.txt", **arguments)
+    assert len(os.listdir("/proc/self/fd")) == before

@@ -25,8 +25,9 @@ export class Api {
     return this.http.json("/v1/models");
   }
 
-  sessions(search: string, offset = 0, limit = 50): Promise<List<Session>> {
-    return this.http.json(`/v1/sessions?${query({ search, offset, limit })}`);
+  /** `before` is the `next` of the page before. */
+  sessions(search: string, before = "", limit = 50): Promise<List<Session>> {
+    return this.http.json(`/v1/sessions?${query({ search, before, limit })}`);
   }
   session(id: string, signal?: AbortSignal): Promise<Session> {
     return this.http.json(`/v1/sessions/${encodeURIComponent(id)}`, { signal });

@@ -21,7 +21,7 @@ export function exchangesOf(messages: readonly Message[], runs: ReadonlyMap<stri
   }
   return groups.map((group) => {
     const id = group[0]!.run_id ?? "";
-    const answer = group.findIndex((message) => message.role === "assistant" || message.role === "tool");
+    const answer = group.findIndex((message) => ["assistant", "tool", "unknown"].includes(message.role));
     const cut = answer < 0 ? group.length : answer;
     return {
       run: id,
@@ -58,6 +58,7 @@ function viewOf(id: string, messages: readonly Message[], run: Run | undefined):
           heard: messages.slice(turn + 1).some((later) => later.role === "assistant" && Boolean(later.content || !later.outcome)),
         });
         return;
+      case "unknown":
       case "assistant": {
         if (message.reasoning_content) {
           const text = message.reasoning_content;

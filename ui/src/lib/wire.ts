@@ -69,6 +69,8 @@ export interface Model {
 export interface List<T> {
   data: T[];
   has_more?: boolean;
+  /** Where the next page begins. */
+  next?: string | null;
 }
 
 export type Part =
@@ -79,7 +81,8 @@ export interface Message {
   id?: number;
   run_id?: string;
   created_at?: number;
-  role: "user" | "assistant" | "tool" | "system" | "developer";
+  /** "unknown": what is stored cannot be read, and `content` says so. */
+  role: "user" | "assistant" | "tool" | "system" | "developer" | "unknown";
   content: string | Part[] | null;
   reasoning_content?: string;
   tool_calls?: { id: string; function: { name: string; arguments: string } }[];

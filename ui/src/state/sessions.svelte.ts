@@ -11,21 +11,27 @@ class Sessions {
   more = $state(false);
   loaded = $state(false);
   #asked = 0;
+  /** Where the list goes on: stays the same place, whatever is used meanwhile. */
+  #next = "";
   #timer: ReturnType<typeof setTimeout> | undefined;
 
   async refresh(): Promise<void> {
     const asked = ++this.#asked;
-    const page = await api.sessions(this.search.trim(), 0, Math.max(50, this.list.length));
+    const page = await api.sessions(this.search.trim(), "", Math.max(50, this.list.length));
     if (asked !== this.#asked) return; // a later question has been asked
     this.list = page.data;
+    this.#next = page.next ?? "";
     this.more = page.has_more ?? false;
     this.loaded = true;
   }
 
   async loadMore(): Promise<void> {
-    const page = await api.sessions(this.search.trim(), this.list.length);
+    const place = this.#next;
+    const page = await api.sessions(this.search.trim(), place);
+    if (place !== this.#next) return; // the list was read anew, and goes on elsewhere
     const known = new Set(this.list.map((session) => session.id));
     this.list = [...this.list, ...page.data.filter((session) => !known.has(session.id))];
+    this.#next = page.next ?? "";
     this.more = page.has_more ?? false;
   }
 

@@ -1,6 +1,7 @@
 """Health, models, capabilities, metrics and the description of the API (S1-S3, S10, S11). Sits on the service."""
 
 import asyncio
+import logging
 import os
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -17,6 +18,8 @@ from holdfast.api.answers import json_answer
 from holdfast.api.routing import ApiRoute
 from holdfast.api.service import Service, service_of
 from holdfast.errors import NotFoundError, StoreError
+
+logger = logging.getLogger(__name__)
 
 CHECK_SECONDS: Final = 3.0
 
@@ -44,7 +47,7 @@ async def get_detailed_health(request: Request) -> Response:
         "waiting_runs": supervisor.registry.waiting,
         "max_concurrent_runs": service.settings.limits.max_concurrent_runs,
         "store": store,
-        "mcp": dict(service.mcp.status()) if service.mcp is not None else {},
+        "mcp": _mcp(service),
         "started_at": service.started_at,
         "updated_at": service.clock.now(),
     }
@@ -60,14 +63,21 @@ async def get_detailed_health(request: Request) -> Response:
 
 
 async def _check_store(service: Service) -> tuple[dict[str, Any], bool]:
-    # The store's address is a path of this machine; whoever has no key needs only its kind.
+    # Paths are this machine's own affair: whoever has no key is told what is wrong, and the log where.
     try:
         async with asyncio.timeout(CHECK_SECONDS):
             return {"status": "ok", **await service.store.check()}, True
     except StoreError as error:
-        return {"status": "unavailable", "message": error.message}, False
+        logger.warning("the store cannot be used: %s", error.message)
+        return {"status": "unavailable", "message": f"{error.condition} (the server's log says more)"}, False
     except TimeoutError:
         return {"status": "unavailable", "message": f"no answer in {CHECK_SECONDS:g} seconds"}, False
+
+
+def _mcp(service: Service) -> dict[str, Any]:
+    # Why one is not connected may name paths, addresses and keys: that is `holdfast doctor`'s to tell.
+    status = service.mcp.status() if service.mcp is not None else {}
+    return {name: {"connected": server.connected, "tools": server.tools} for name, server in status.items()}
 
 
 async def list_models(request: Request) -> Response:

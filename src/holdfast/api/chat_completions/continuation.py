@@ -56,6 +56,8 @@ def _added_by_call(path: Sequence[StoredMessage]) -> dict[CallId, list[Message]]
     added: dict[RunId | None, list[Message]] = {}
     by_call: dict[CallId, list[Message]] = {}
     for stored in path:
+        if stored.unreadable:
+            continue
         messages = added.setdefault(stored.run, [])
         # A run's input comes first and is what the client sent; its own words begin with the first assistant message.
         if messages or isinstance(stored.message, AssistantMessage):

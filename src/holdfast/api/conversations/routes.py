@@ -4,6 +4,7 @@ A conversation is a name that points at a stored message; its items are the mess
 move it (`conversation` in POST /v1/responses). Sits on the service and the items of responses.
 """
 
+import asyncio
 import secrets
 from typing import Any
 
@@ -78,7 +79,9 @@ async def list_items(request: Request) -> Response:
     page = parse_page(request)
     record = await _find(service, request)
     path = await service.store.path(record.head) if record.head is not None else []
-    return json_answer(cut_page(items_of(_named(path), _style(service, request)), page))
+    # On another thread: a long conversation takes its time, and others' tokens are not to wait for it.
+    items = await asyncio.to_thread(items_of, _named(path), _style(service, request))
+    return json_answer(cut_page(items, page))
 
 
 async def add_items(request: Request) -> Response:

@@ -1,5 +1,6 @@
 """What the run behind a response keeps for this API alone: its record's `echo`. Sits on the items."""
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -8,6 +9,8 @@ import msgspec
 from holdfast.api.items.items import ItemStyle
 from holdfast.config import ToolItems
 from holdfast.store.records import RunRecord
+
+logger = logging.getLogger(__name__)
 
 
 class ResponseEcho(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,7 +43,11 @@ class ResponseEcho(msgspec.Struct, frozen=True, kw_only=True):
 
 def parse_echo(echo: Mapping[str, Any]) -> ResponseEcho:
     """The echo of a record. A run of another surface has none: then everything is as if it had not been asked for."""
-    return msgspec.convert(echo, ResponseEcho)
+    try:
+        return msgspec.convert(echo, ResponseEcho)
+    except msgspec.ValidationError as error:
+        logger.warning("what a response was asked cannot be read, and is passed over: %s", error)
+        return ResponseEcho()
 
 
 def style_of(record: RunRecord, *, sealed: bool | None = None) -> ItemStyle:

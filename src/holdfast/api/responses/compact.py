@@ -103,7 +103,11 @@ async def _read_messages(service: Service, body: CompactResponse) -> tuple[Messa
         record = (await find_view(service, run)).record
         if record.head is not None:
             path = await service.store.path(record.head)
-            before = [stored.message for stored in path if not isinstance(stored.message, SystemMessage)]
+            before = [
+                stored.message
+                for stored in path
+                if not stored.unreadable and not isinstance(stored.message, SystemMessage)
+            ]
     given = (await read_input(service, body.input)).messages if body.input is not None else ()
     if not before and not given:
         raise RequestError(

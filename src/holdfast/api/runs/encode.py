@@ -115,6 +115,8 @@ def encode_run(view: RunView) -> dict[str, Any]:
             for approval in view.approvals
         ],
         "metadata": record.metadata,
+        # What is stored of it is damaged, and this is what could be made out.
+        **({"unreadable": True} if record.unreadable else {}),
     }
 
 

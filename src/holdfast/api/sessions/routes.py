@@ -1,5 +1,7 @@
 """`/v1/sessions` (J2): list, make, read, rename, delete, fork. Sits on the store and the supervisor."""
 
+import asyncio
+from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
@@ -12,23 +14,42 @@ from holdfast.api.requests.headers import check_header_text
 from holdfast.api.requests.paging import MAX_PAGE, query_number
 from holdfast.api.routing import ApiRoute
 from holdfast.api.service import Service, service_of
-from holdfast.api.sessions.encode import encode_session, encode_stored
+from holdfast.api.sessions.encode import encode_place, encode_session, encode_stored, parse_place
 from holdfast.api.sessions.schema import ForkBody, SessionBody
 from holdfast.errors import NotFoundError, RequestError
 from holdfast.ids import NodeId, SessionId, make_session_id
-from holdfast.store.records import SessionRecord
+from holdfast.store.records import SessionFilter, SessionPlace, SessionRecord, StoredMessage
 
 MAX_TITLE: Final = 500
 
 
 async def list_sessions(request: Request) -> Response:
-    """Sessions, the last used first; `search` looks in titles and ids."""
+    """Sessions, the last used first; `search` looks in titles and ids, `before` is the `next` of the page before."""
     service = service_of(request)
     limit = query_number(request, "limit", default=50, low=1, high=MAX_PAGE)
-    offset = query_number(request, "offset", default=0, low=0, high=10**9)
-    found = await service.store.list_sessions(request.query_params.get("search", ""), limit + 1, offset)
-    data = [_encode(service, record) for record in found[:limit]]
-    return json_answer({"object": "list", "data": data, "has_more": len(found) > limit})
+    before = request.query_params.get("before")
+    chosen = SessionFilter(
+        search=request.query_params.get("search", ""),
+        before=await _place(service, before) if before else None,
+        offset=query_number(request, "offset", default=0, low=0, high=10**9),
+        limit=limit + 1,
+    )
+    found = await service.store.list_sessions(chosen)
+    page, has_more = found[:limit], len(found) > limit
+    data = [_encode(service, record) for record in page]
+    following = encode_place(page[-1]) if has_more else None
+    return json_answer({"object": "list", "data": data, "has_more": has_more, "next": following})
+
+
+async def _place(service: Service, before: str) -> SessionPlace:
+    """A place that a page has told, or the one where a session is now."""
+    record = await service.store.get_session(SessionId(before))
+    place = parse_place(before) if record is None else SessionPlace(updated_at=record.updated_at, id=record.id)
+    if place is None:
+        raise RequestError(
+            "before must be the `next` of a page, or the id of a session.", param="before", code="invalid_value"
+        )
+    return place
 
 
 async def create_session(request: Request) -> Response:
@@ -81,6 +102,11 @@ async def list_messages(request: Request) -> Response:
     service = service_of(request)
     record = await _find(service, request)
     path = await service.store.path(record.head) if record.head is not None else []
+    # On another thread: a long session takes its time, and others' tokens are not to wait for it.
+    return await asyncio.to_thread(_answer_messages, path)
+
+
+def _answer_messages(path: Sequence[StoredMessage]) -> Response:
     return json_answer({"object": "list", "data": [encode_stored(stored) for stored in path], "has_more": False})
 
 
@@ -135,7 +161,12 @@ def _title(title: str) -> str:
 
 ROUTES: Final = (
     ApiRoute(
-        "GET", "/v1/sessions", list_sessions, name="sessions", tag="sessions", query=("search", "limit", "offset")
+        "GET",
+        "/v1/sessions",
+        list_sessions,
+        name="sessions",
+        tag="sessions",
+        query=("search", "limit", "before", "offset"),
     ),
     ApiRoute(
         "POST", "/v1/sessions", create_session, name="session_create", tag="sessions", takes=SessionBody, answers=201

@@ -76,6 +76,7 @@ class Transcript:
         self.outcome: Outcome | None = None
         self.turns = 0
         self.events = 0
+        """The number that the next event has."""
         self.dropped: list[ToolCallDropped] = []
         self.tools: list[ToolStarted] = []
         """Server tools that began, in order."""
@@ -102,6 +103,8 @@ class Transcript:
     def add_batch(self, batch: Batch) -> None:
         """Take the next events of the log."""
         self.extend(batch.events, batch.at)
+        # Where what is stored cannot be read, numbers are missing.
+        self.events = batch.end
 
     def extend(self, events: Sequence[Event], at: float) -> None:
         """Take the next events of the log. The hot path: most are tokens, and go to their turn together."""

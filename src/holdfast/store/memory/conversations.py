@@ -14,7 +14,7 @@ from holdfast.messages import Message
 from holdfast.store.memory.messages import add_messages, read_path, use_session
 from holdfast.store.memory.runs import delete_runs, drop_responses
 from holdfast.store.memory.tables import Tables
-from holdfast.store.records import ConversationRecord, SessionRecord, StoredMessage
+from holdfast.store.records import ConversationRecord, SessionFilter, SessionRecord, StoredMessage
 from holdfast.store.search_terms import casefold_text
 
 _replace = msgspec.structs.replace
@@ -34,15 +34,17 @@ class MemoryConversations:
         """One session."""
         return self._tables.read(self._tables.sessions.get(session))
 
-    async def list_sessions(self, search: str, limit: int, offset: int) -> list[SessionRecord]:
-        """Sessions, the last used first; `search` matches title and id."""
-        wanted = casefold_text(search)
+    async def list_sessions(self, chosen: SessionFilter) -> list[SessionRecord]:
+        """Sessions, the last used first, and by id where two were used at the same time."""
+        wanted, before = casefold_text(chosen.search), chosen.before
         found = [
             session
-            for session in reversed(self._tables.read(self._tables.sessions).values())
-            if wanted in casefold_text(session.title) or wanted in casefold_text(session.id)
+            for session in self._tables.read(self._tables.sessions).values()
+            if (wanted in casefold_text(session.title) or wanted in casefold_text(session.id))
+            and (before is None or (session.updated_at, session.id) < (before.updated_at, before.id))
         ]
-        return sorted(found, key=lambda session: session.updated_at, reverse=True)[offset : offset + limit]
+        found.sort(key=lambda session: (session.updated_at, session.id), reverse=True)
+        return found[chosen.offset : chosen.offset + chosen.limit]
 
     async def put_session(self, record: SessionRecord) -> None:
         """Create it, or change its title and metadata."""

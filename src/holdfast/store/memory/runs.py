@@ -33,6 +33,10 @@ class MemoryRunLog:
 
     _tables: Tables
 
+    def require_present(self) -> None:
+        """It is there until it is closed."""
+        self._tables.require_open()
+
     async def create_run(self, record: RunRecord, key: IdempotencyKey | None = None) -> Reserved | None:
         """Keep a new run, and its session if that is new. With a key that was taken: nothing, and who has it.
 

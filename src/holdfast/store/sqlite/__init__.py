@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from holdfast.clock import Clock, SystemClock
-from holdfast.errors import StoreUnavailableError
 from holdfast.store.sqlite.conversations import SqliteConversations
+from holdfast.store.sqlite.database import FileWatch
 from holdfast.store.sqlite.memories import SqliteMemories
 from holdfast.store.sqlite.readers import Readers
 from holdfast.store.sqlite.runs import SqliteRunLog
@@ -31,7 +31,6 @@ class SqliteStore(SqliteRunLog, SqliteConversations, SqliteMemories):
         self._writer = writer
         self._readers = readers
         self._clock = clock
-        self._identity = _identity(file)
 
     @classmethod
     async def open(
@@ -54,9 +53,10 @@ class SqliteStore(SqliteRunLog, SqliteConversations, SqliteMemories):
             StoreUnavailableError: it cannot be used: damaged, another program's, a newer version's, not ours to write.
         """
         file = _real(path)
-        writer = Writer(file, busy_seconds=busy_seconds, max_bytes=max_bytes)
+        watch = FileWatch(file)
+        writer = Writer(watch, busy_seconds=busy_seconds, max_bytes=max_bytes)
         await writer.open()
-        return cls(file, writer, Readers(file, busy_seconds=busy_seconds), clock or SystemClock())
+        return cls(file, writer, Readers(watch, busy_seconds=busy_seconds), clock or SystemClock())
 
     @property
     def url(self) -> str:
@@ -79,11 +79,6 @@ class SqliteStore(SqliteRunLog, SqliteConversations, SqliteMemories):
             StoreUnavailableError: it cannot be read or written, or the file is no longer where it was.
         """
         pending = self._writer.pending
-        # SQLite goes on writing to a file that was deleted or moved away, and all of it would be lost.
-        if _identity(self.file) != self._identity:
-            raise StoreUnavailableError(
-                f"the store's file was moved or deleted while it was open: {self.file}; restart the server"
-            )
         now = self._clock.now()
 
         def write(connection: sqlite3.Connection) -> None:
@@ -107,14 +102,6 @@ class SqliteStore(SqliteRunLog, SqliteConversations, SqliteMemories):
 def _real(path: Path | str) -> Path:
     """Where a link points to: SQLite keeps -wal and -shm there, and we guard the modes of all three."""
     return Path(os.path.realpath(path))
-
-
-def _identity(path: Path) -> tuple[int, int] | None:
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
 
 
 def _newest_run(connection: sqlite3.Connection) -> int:

@@ -11,7 +11,6 @@ import sqlite3
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Any, Final, cast
 
 import msgspec
@@ -21,6 +20,7 @@ from holdfast.ids import RunId
 from holdfast.store.port import Committed
 from holdfast.store.sqlite.database import (
     CHECKPOINT_PAGES,
+    FileWatch,
     connect_writer,
     is_busy,
     is_condition,
@@ -70,12 +70,15 @@ class Work(msgspec.Struct):
 class Committer:
     """The connection that writes, and what is known of the journal."""
 
-    def __init__(self, path: Path, *, busy_seconds: float, max_bytes: int | None) -> None:
+    def __init__(self, watch: FileWatch, *, busy_seconds: float, max_bytes: int | None) -> None:
         self.journal = Journal()
         """For works alone."""
         self.sync_at: float | None = None
         """Something was committed that may not be on the disk yet, and has to be by then."""
-        self._path = path
+        self._watch = watch
+        self._path = watch.path
+        self._is_unwatched = False
+        """Time has passed since somebody looked whether the file is still there."""
         self._busy_seconds = busy_seconds
         self._max_bytes = max_bytes
         self._connection: sqlite3.Connection | None = None
@@ -128,6 +131,7 @@ class Committer:
         """Take to the disk what was committed without waiting for it. May be called while another commits."""
         # First of all: what the loop commits while the disk works may be too late for it, and sets this again.
         self.sync_at = None
+        self._is_unwatched = True
         # Whatever is wrong here SQLite meets too, at the next commit; this one has been reported already.
         with suppress(OSError):
             log = os.open(f"{self._path}-wal", os.O_RDONLY)
@@ -167,13 +171,18 @@ class Committer:
         self._write(connection, group, tidy=tidy)
 
     def _write(self, connection: sqlite3.Connection, group: Sequence[Append | Work], *, tidy: bool) -> None:
-        self._set_synchronous(connection, not all(item.sync_later for item in group))
+        synchronous = not all(item.sync_later for item in group)
+        self._set_synchronous(connection, synchronous)
         # A few small batches are one INSERT, which is a transaction by itself and needs no statements around it.
         explicit = (
             tidy
             or not is_one_statement(len(group))
             or any(type(item) is Work or is_large(cast(Append, item).events) for item in group)
         )
+        # Nothing is begun, done or ended in a file that is gone. Tokens are in such a hurry that one of many looks.
+        if explicit or synchronous or self._is_unwatched:
+            self._watch.require()
+            self._is_unwatched = False
         journal, changes = self.journal, connection.total_changes
         if explicit:
             connection.execute("BEGIN IMMEDIATE")
@@ -260,12 +269,15 @@ class Committer:
         except sqlite3.Error:
             good = False
         if not good:
-            # A new connection sees the file as it is then: the disk may be back, or the file replaced.
+            # A new connection sees the file as it is then: the disk may be back.
             self._connection = None
+            self._watch.closed()
             with suppress(sqlite3.Error):  # It is being thrown away, and the reason is known.
                 connection.close()
 
     def _open(self) -> sqlite3.Connection:
+        # Not another file in the place of one that was open: what has been told is in that one.
+        self._watch.require()
         prepare_file(self._path)
         connection = connect_writer(self._path, busy_seconds=self._busy_seconds, max_bytes=self._max_bytes)
         self._is_synchronous = self._is_patient = True
@@ -274,4 +286,5 @@ class Committer:
         except BaseException:
             connection.close()
             raise
+        self._watch.opened()
         return connection

@@ -10,9 +10,17 @@ from holdfast.clock import Clock
 from holdfast.errors import LogConflictError
 from holdfast.ids import NodeId, RunId, SessionId
 from holdfast.messages import Message
-from holdfast.store.records import ConversationRecord, SessionRecord, StoredMessage
+from holdfast.store.records import ConversationRecord, SessionFilter, SessionRecord, StoredMessage
 from holdfast.store.search_terms import casefold_text
-from holdfast.store.sqlite.messages import add_messages, has_message, read_path, search_text, session_head, use_session
+from holdfast.store.sqlite.messages import (
+    add_messages,
+    has_message,
+    path_rows,
+    read_path,
+    search_text,
+    session_head,
+    use_session,
+)
 from holdfast.store.sqlite.readers import Readers
 from holdfast.store.sqlite.rows import (
     SELECT_CONVERSATIONS,
@@ -45,14 +53,24 @@ class SqliteConversations:
 
         return await self._readers.run(read)
 
-    async def list_sessions(self, search: str, limit: int, offset: int) -> list[SessionRecord]:
-        """Sessions, the last used first; `search` matches title and id."""
+    async def list_sessions(self, chosen: SessionFilter) -> list[SessionRecord]:
+        """Sessions, the last used first, and by id where two were used at the same time."""
+        where = ["1"]
+        if chosen.search:
+            where.append("instr(folded, :search) > 0")
+        if chosen.before is not None:
+            where.append("updated_at <= :at AND (updated_at < :at OR id < :id)")
         query = (
-            f"{SELECT_SESSIONS} WHERE instr(folded, ?) > 0 ORDER BY updated_at DESC, rowid DESC LIMIT ? OFFSET ?"
-            if search
-            else f"{SELECT_SESSIONS} WHERE ? = '' ORDER BY updated_at DESC, rowid DESC LIMIT ? OFFSET ?"
+            f"{SELECT_SESSIONS} WHERE {' AND '.join(where)} "
+            "ORDER BY updated_at DESC, id DESC LIMIT :limit OFFSET :offset"
         )
-        values = (casefold_text(search), limit, offset)
+        values = {
+            "search": casefold_text(chosen.search),
+            "at": chosen.before and chosen.before.updated_at,
+            "id": chosen.before and chosen.before.id,
+            "limit": chosen.limit,
+            "offset": chosen.offset,
+        }
         return await self._readers.run(
             lambda connection: [as_session(row) for row in connection.execute(query, values)]
         )
@@ -102,8 +120,9 @@ class SqliteConversations:
                 raise LogConflictError(f"there is a session {into.id} already")
             _put_session(connection, into)
             node = session_head(connection, session) if at is None else at
-            path = [] if node is None else read_path(connection, node)
-            copies = [(stored.run, stored.created_at, encode(stored.message)) for stored in path]
+            # Copied as they are stored, whether or not they can be read.
+            path = [] if node is None else path_rows(connection, node)
+            copies = [(run, created_at, body) for _, run, body, created_at in path]
             add_messages(connection, into.id, None, copies)
             return True
 

@@ -1,4 +1,4 @@
-"""The database file: made for its owner alone (S9), opened the one way we open it, and its troubles in plain words.
+"""The database file: made for its owner alone (S9), opened the one way we open it, watched; its troubles in words.
 
 Sits on the standard library's sqlite3; the writer and the readers open their connections here. No SQL of ours but
 pragmas.
@@ -46,6 +46,17 @@ _CONDITIONS: Final[dict[int, str]] = {
 _PASSING: Final = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
 
 
+def prepare_directory(path: Path) -> None:
+    """Make a directory, and those above it, for their owner alone; those that are there stay as they are.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    for directory in reversed([path, *path.parents]):
+        if not directory.exists():
+            directory.mkdir(mode=0o700, exist_ok=True)
+
+
 def prepare_file(path: Path) -> None:
     """Make the file, and the directories above it, readable by their owner alone; narrow a file that is not.
 
@@ -53,9 +64,7 @@ def prepare_file(path: Path) -> None:
         StoreUnavailableError: it cannot be made, or belongs to somebody else.
     """
     try:
-        for directory in reversed([path.parent, *path.parent.parents]):
-            if not directory.exists():
-                directory.mkdir(mode=0o700, exist_ok=True)
+        prepare_directory(path.parent)
         try:
             # Made before SQLite sees it: its -wal and -shm take over the mode of the file they belong to. An existing
             # file is not opened here, since closing it would give up every lock this process has on it.
@@ -72,6 +81,49 @@ def prepare_file(path: Path) -> None:
             f"the store cannot be opened: {path} ({error.strerror or error}); see that it is a file, that its "
             "directory can be written, and that both are ours"
         ) from error
+
+
+class FileWatch:
+    """Is the database still where it was opened?
+
+    SQLite goes on writing to a file that was deleted, replaced or moved away, without an error, and nobody would ever
+    find again what it wrote. So whoever is about to promise something asks here; that takes microseconds.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._files = tuple(f"{path}{companion}" for companion in _COMPANIONS)
+        self._known: tuple[tuple[int, int] | None, ...] = (None,) * len(_COMPANIONS)
+        """Device and inode of each of the files; None: it has not been opened."""
+
+    def opened(self) -> None:
+        """The files are open now, and have to stay."""
+        self._known = tuple(_identity(file) for file in self._files)
+
+    def closed(self) -> None:
+        """SQLite may remove and make anew what belongs to the database. The database has to stay."""
+        self._known = (self._known[0], *(None,) * (len(_COMPANIONS) - 1))
+
+    def require(self) -> None:
+        """Make sure that everything is still there. Called by any thread.
+
+        Raises:
+            StoreUnavailableError: it is not.
+        """
+        for file, known in zip(self._files, self._known, strict=True):
+            if known is not None and _identity(file) != known:
+                raise StoreUnavailableError(
+                    f"the store's file was moved or deleted while it was open: {file}; put it back as it was, or "
+                    "restart the server to go on with what is there"
+                )
+
+
+def _identity(file: str) -> tuple[int, int] | None:
+    try:
+        found = os.stat(file)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def connect_writer(path: Path, *, busy_seconds: float, max_bytes: int | None) -> sqlite3.Connection:
@@ -132,9 +184,15 @@ def _connect(path: Path, busy_seconds: float) -> sqlite3.Connection:
         check_same_thread=False,
         cached_statements=CACHED_STATEMENTS,
     )
+    # What is no text shows as that, and does not fail all that is read along with it.
+    connection.text_factory = _as_text
     connection.execute("PRAGMA temp_store = MEMORY")
     connection.execute(f"PRAGMA cache_size = -{CACHE_KB}")
     return connection
+
+
+def _as_text(stored: bytes) -> str:
+    return stored.decode("utf-8", "replace")
 
 
 def is_condition(error: BaseException) -> bool:

@@ -38,7 +38,7 @@ from msgspec import Raw
 
 from holdfast.errors import LogConflictError, StoreUnavailableError
 from holdfast.ids import RunId
-from holdfast.store.sqlite.log import RawPart, insert_packed
+from holdfast.store.sqlite.log import RawPart, insert_packed, readable_batch
 
 MAX_ROWS_AT_ONCE: Final = 64
 PACK_BATCHES: Final = 64
@@ -254,7 +254,8 @@ class Journal:
             return
         found = connection.execute(f"{_SELECT_ENDS} WHERE outcome IS NULL AND key IN (SELECT run FROM journal)")
         ends = {row[1]: _as_end(row) for row in found}
-        rows = connection.execute("SELECT id, run, first, count, at, events FROM journal ORDER BY id").fetchall()
+        query = "SELECT id, run, first, count, at, CAST(events AS BLOB) FROM journal ORDER BY id"
+        rows = connection.execute(query).fetchall()
         # Nothing below can fail: what is known is known whole.
         self.forget()
         self._ends = {end.run: end for end in ends.values()}
@@ -263,7 +264,9 @@ class Journal:
             end = ends.get(key)
             # Else it was packed and not cut yet, or its run has ended or is gone.
             if end is not None and first >= end.next:
-                self._keep(end, number, first, count, at, events)
+                # Looked at here: packed as it is, one damaged batch would make those beside it unreadable.
+                first, count, kept = readable_batch(first, count, events)
+                self._keep(end, number, first, count, at, kept)
             self._next_id = number + ROW_BYTES + len(events)
         self._tidy_at = self._next_id + TIDY_BYTES
         self._is_read = True

@@ -79,8 +79,13 @@ def add_messages(
 
 def read_path(connection: sqlite3.Connection, node: NodeId) -> list[StoredMessage]:
     """The messages from the root to a node."""
+    return [as_message(row) for row in path_rows(connection, node)]
+
+
+def path_rows(connection: sqlite3.Connection, node: NodeId) -> list[tuple[int, str | None, bytes, float]]:
+    """The rows (id, run, body, created_at) from the root to a node."""
     # A message is always younger than its parent, so that the path is in the order of the ids.
-    rows = connection.execute(
+    return connection.execute(
         """
         WITH RECURSIVE up (id, parent) AS (
             SELECT id, parent FROM messages WHERE id = ?
@@ -91,5 +96,4 @@ def read_path(connection: sqlite3.Connection, node: NodeId) -> list[StoredMessag
         ORDER BY messages.id
         """,
         (node,),
-    )
-    return [as_message(row) for row in rows]
+    ).fetchall()

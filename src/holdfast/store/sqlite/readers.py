@@ -9,11 +9,10 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from pathlib import Path
 from typing import Final, TypeVar
 
 from holdfast.errors import StoreUnavailableError
-from holdfast.store.sqlite.database import connect_reader, unavailable
+from holdfast.store.sqlite.database import FileWatch, connect_reader, unavailable
 
 READERS: Final = 4
 Result = TypeVar("Result")
@@ -22,8 +21,9 @@ Result = TypeVar("Result")
 class Readers:
     """Reads for one event loop."""
 
-    def __init__(self, path: Path, *, busy_seconds: float) -> None:
-        self._path = path
+    def __init__(self, watch: FileWatch, *, busy_seconds: float) -> None:
+        self._watch = watch
+        self._path = watch.path
         self._busy_seconds = busy_seconds
         self._pool = ThreadPoolExecutor(READERS, thread_name_prefix="holdfast-read")
         self._idle: deque[sqlite3.Connection] = deque()
@@ -56,6 +56,8 @@ class Readers:
         except IndexError:
             connection = None  # Another reader took the last one in between.
         try:
+            # A reader that was there before would read on from a file that is gone, a new one from what took its place.
+            self._watch.require()
             if connection is None:
                 connection = connect_reader(self._path, busy_seconds=self._busy_seconds)
             result = read(connection)

@@ -40,6 +40,10 @@ class SqliteRunLog:
     _writer: Writer
     _readers: Readers
 
+    def require_present(self) -> None:
+        """Make sure that there is a store to write to, before anything is begun. Takes microseconds."""
+        self._writer.require_present()
+
     async def create_run(self, record: RunRecord, key: IdempotencyKey | None = None) -> Reserved | None:
         """Keep a new run, and its session if that is new. With a key that was taken: nothing, and who has it.
 
@@ -121,20 +125,23 @@ class SqliteRunLog:
 
         def read(connection: sqlite3.Connection) -> RunRecord | None:
             row = connection.execute(f"{SELECT_RUNS} WHERE runs.id = ?", (run,)).fetchone()
-            return None if row is None else as_run(row)
+            return None if row is None else as_run(connection, row)
 
         return await self._readers.run(read)
 
     async def list_runs(self, chosen: RunFilter) -> list[RunRecord]:
         """Runs, newest first."""
         where, values = _conditions(chosen)
-        query = f"{SELECT_RUNS} WHERE {where} ORDER BY runs.key DESC LIMIT :limit"
-        return await self._readers.run(lambda connection: [as_run(row) for row in connection.execute(query, values)])
+        return await self._list(f"{SELECT_RUNS} WHERE {where} ORDER BY runs.key DESC LIMIT :limit", values)
 
     async def unfinished_runs(self) -> list[RunRecord]:
         """Runs that have not ended: at start, those that a crash has cut off (R8)."""
-        query = f"{SELECT_RUNS} WHERE runs.outcome IS NULL ORDER BY runs.key"
-        return await self._readers.run(lambda connection: [as_run(row) for row in connection.execute(query)])
+        return await self._list(f"{SELECT_RUNS} WHERE runs.outcome IS NULL ORDER BY runs.key", {})
+
+    async def _list(self, query: str, values: dict[str, Any]) -> list[RunRecord]:
+        return await self._readers.run(
+            lambda connection: [as_run(connection, row) for row in connection.execute(query, values).fetchall()]
+        )
 
     async def unkept_runs(self) -> list[RunId]:
         """Ephemeral runs that are still there, ended or not."""
@@ -195,7 +202,8 @@ class SqliteRunLog:
             row = connection.execute(query, (run,)).fetchone()
             if row is None:
                 return False  # Deleted, or compacted by another, in the meantime.
-            replace_with_segments(connection, row[0], segments)
+            if segments is not None:
+                replace_with_segments(connection, row[0], segments)
             connection.execute("UPDATE runs SET compacted = 1 WHERE key = ?", row)
             return True
 

@@ -40,6 +40,7 @@ from holdfast.events import (
 from holdfast.ids import RunId
 from holdfast.store.port import Committed
 from holdfast.store.sqlite.committer import SYNC_SECONDS, Append, Committer, Work
+from holdfast.store.sqlite.database import FileWatch
 from holdfast.store.sqlite.journal import Journal
 
 Result = TypeVar("Result")
@@ -70,10 +71,11 @@ class Writer:
     on_commit: Callable[[float, int], None] | None = None
     """Called on the loop after every commit: how many seconds it took, and how many operations it held."""
 
-    def __init__(self, path: Path, *, busy_seconds: float, max_bytes: int | None) -> None:
-        self._path = path
+    def __init__(self, watch: FileWatch, *, busy_seconds: float, max_bytes: int | None) -> None:
+        self._watch = watch
+        self._path = watch.path
         self._loop = asyncio.get_running_loop()
-        self._committer = Committer(path, busy_seconds=busy_seconds, max_bytes=max_bytes)
+        self._committer = Committer(watch, busy_seconds=busy_seconds, max_bytes=max_bytes)
         """The thread's while that has operations, and else the loop's."""
         self._gathered: list[Append | Work] = []
         """What came in this step of the loop."""
@@ -110,6 +112,16 @@ class Writer:
     def pending(self) -> int:
         """How many operations wait."""
         return len(self._gathered) + self._queue.qsize()
+
+    def require_present(self) -> None:
+        """Refuse at once what could not be kept.
+
+        Raises:
+            StoreUnavailableError: it is closed, or its file is gone.
+        """
+        if self._ended is not None:
+            raise _closed(self._path)
+        self._watch.require()
 
     def append(self, run: RunId, batch: Batch, committed: Committed) -> None:
         """Hand over a batch; it is encoded here, once.

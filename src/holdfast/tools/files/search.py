@@ -15,6 +15,9 @@ from typing import Any, Final
 
 SKIPPED_DIRECTORIES: Final = frozenset({"node_modules", "__pycache__", "venv"})
 """Not entered unless asked for, like all whose names begin with a dot."""
+MAX_DEPTH: Final = 100
+"""Directories further down are named and not entered: each on the way takes a descriptor."""
+TOO_DEEP: Final = f"[directories more than {MAX_DEPTH} deep are not entered; pass one of them as the path]"
 MAX_SEARCHED_BYTES: Final = 5_000_000
 MAX_LINE_CHARACTERS: Final = 2_000
 """Longer lines are searched this far."""
@@ -33,7 +36,13 @@ def walk(directory: int, *, recursive: bool, hidden: bool) -> Generator[tuple[st
         for name in sorted([*directories, *files]):
             if hidden or not name.startswith("."):
                 yield prefix + name, descriptor, name, name in below
-        directories[:] = sorted(below if hidden else below - SKIPPED_DIRECTORIES) if recursive else []
+        enters = recursive and root.count("/") < MAX_DEPTH
+        directories[:] = sorted(below if hidden else below - SKIPPED_DIRECTORIES) if enters else []
+
+
+def is_too_deep(path: str) -> bool:
+    """Is a directory, by its path as `walk` has it, not entered because of its depth?"""
+    return path.count("/") >= MAX_DEPTH
 
 
 def matches(path: str, pattern: str) -> bool:
@@ -87,13 +96,21 @@ def search_file(name: str, directory: int, pattern: re.Pattern[str]) -> Iterator
 
 
 def _files(asked: dict[str, Any]) -> Iterator[tuple[str, int, str]]:
-    """The files to search: what they are called, the descriptor of their directory, and their name in it."""
+    """The files to search: what they are called, the descriptor of their directory, and their name in it.
+
+    Says at the end that there were directories it did not enter.
+    """
     if asked["name"] != ".":
         yield asked["shown"], asked["directory"], asked["name"]
         return
+    has_deeper = False
     for path, parent, name, is_directory in walk(asked["directory"], recursive=True, hidden=asked["hidden"]):
-        if not is_directory and (not asked["glob"] or matches(path, asked["glob"])):
+        if is_directory:
+            has_deeper = has_deeper or is_too_deep(path)
+        elif not asked["glob"] or matches(path, asked["glob"]):
             yield asked["shown"] + path, parent, name
+    if has_deeper:
+        sys.stdout.write(f"{TOO_DEEP}\n")
 
 
 def main() -> int:

@@ -203,6 +203,8 @@ class FileTools:
             recursive = asked.recursive or bool(asked.glob)
             with closing(search.walk(directory, recursive=recursive, hidden=asked.hidden)) as entries:
                 for path, _, _, is_directory in entries:
+                    if recursive and is_directory and search.is_too_deep(path):
+                        cut_short = search.TOO_DEEP
                     if stop.is_set() or time.monotonic() > deadline:
                         cut_short = f"[stopped after {LIST_SECONDS:g} seconds; there is more]"
                         break

@@ -17,6 +17,8 @@ from typing import Final
 from holdfast.errors import ToolError
 
 MAX_LINKS: Final = 40
+MAX_DIRECTORIES: Final = 250
+"""On the way to a file: each takes a descriptor while the path is walked."""
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 """Non-blocking, so that a FIFO put in a file's place cannot hold the thread."""
@@ -116,6 +118,8 @@ class Workspace:
                             os.close(opened.pop())
                     pending += self._parts_below_root(target, path)
                 elif pending:
+                    if len(opened) > MAX_DIRECTORIES:
+                        raise ToolError(f"{path[:200]}… goes through more than {MAX_DIRECTORIES} directories.")
                     opened.append(_enter(part, opened[-1], make_parents))
                 else:
                     name = part
