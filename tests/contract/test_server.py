@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import aiohttp
 import pytest
@@ -538,6 +539,28 @@ async def test_bad_methods_and_unknown_paths_get_the_envelope() -> None:
         for path in ("/v2", "/v1/chat/completions/", "/v1/runs/../../etc/passwd", "/%00", "/v1/" + "x" * 5000):
             answer = await world.client.raw("GET", path)
             assert (answer.status, answer.error["code"]) == (404, "not_found"), path
+
+
+@pytest.mark.parametrize("digits", ["9" * 5_000, "0" * 5_000, "0" * 5_000 + "2", "²", "-1"])
+@pytest.mark.parametrize("name", ["Content-Length", "X-Stainless-Retry-Count", "Last-Event-ID", "after", "limit"])
+async def test_a_number_of_any_length_is_a_number_or_a_mistake_of_the_clients(name: str, digits: str) -> None:
+    """S7.c: more digits than Python reads are no error of the server's."""
+    async with serving([Reply(text="Hi")]) as world:
+        if name in ("after", "limit"):
+            path = (
+                f"/v1/runs/run_none/events?after={quote(digits)}"
+                if name == "after"
+                else f"/v1/runs?limit={quote(digits)}"
+            )
+            answer = await world.client.raw("GET", path)
+        elif name == "Last-Event-ID":
+            answer = await world.client.raw("GET", "/v1/runs/run_none/events", Last_Event_ID=digits)
+        elif name == "X-Stainless-Retry-Count":
+            answer = await world.client.raw("POST", CHAT, asking(), X_Stainless_Retry_Count=digits)
+            assert answer.status == 200
+        else:
+            answer = await world.client.raw("POST", CHAT, b"{}", Content_Length=digits)
+        assert answer.status < 500, answer.body
 
 
 async def test_a_client_that_leaves_while_it_sends_its_body_starts_nothing(caplog: pytest.LogCaptureFixture) -> None:

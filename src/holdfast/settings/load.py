@@ -18,6 +18,7 @@ from holdfast.settings.types import Key, dotted, plain_keys, read_value, shown
 from holdfast.settings.variables import read_variables, unknown_variables
 
 FILE_NAME = "holdfast.toml"
+_API_KEY: Key = ("server", "api_key")
 
 
 class Loaded(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,6 +67,11 @@ def load_settings(
     sources.update({key: _flag_name(key) for key in flag_values})
 
     problems = [*flag_problems, *variables.problems, *found.problems]
+    if (unset := found.empty.get(_API_KEY)) is not None and _API_KEY not in variables.values:
+        problems.append(
+            f"{found.where(_API_KEY)}: {dotted(_API_KEY)}: the variable {unset} is not set or empty, and without it the "
+            f"server would be open. Set {unset}, or take the line out to have no key on this machine alone."
+        )
     if not problems:
         settings = msgspec.convert(_nest(values), Settings)
         problems = [

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 from starlette.requests import Request
 
-from holdfast.api.requests.headers import headers_of
+from holdfast.api.requests.headers import header_number, headers_of
 from holdfast.api.service import service_of
 from holdfast.api.streams.disconnect import ClientLeftError
 from holdfast.errors import RequestError
@@ -39,8 +39,7 @@ async def read_body(request: Request) -> bytes:
     encoding = headers.get("content-encoding", "identity").lower()
     if encoding != "identity":
         raise RequestError(f"Content-Encoding {encoding!r} is not understood.", status=415, code="unsupported_encoding")
-    announced = headers.get("content-length", "")
-    if announced.isdecimal() and int(announced) > limit:
+    if (header_number(headers.get("content-length", "")) or 0) > limit:
         if headers.get("expect", "").lower() != "100-continue":
             await _discard(request)
         raise _too_large(limit)
