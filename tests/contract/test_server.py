@@ -547,12 +547,8 @@ async def test_a_number_of_any_length_is_a_number_or_a_mistake_of_the_clients(na
     """S7.c: more digits than Python reads are no error of the server's."""
     async with serving([Reply(text="Hi")]) as world:
         if name in ("after", "limit"):
-            path = (
-                f"/v1/runs/run_none/events?after={quote(digits)}"
-                if name == "after"
-                else f"/v1/runs?limit={quote(digits)}"
-            )
-            answer = await world.client.raw("GET", path)
+            path = "/v1/runs/run_none/events" if name == "after" else "/v1/runs"
+            answer = await world.client.raw("GET", f"{path}?{name}={quote(digits)}")
         elif name == "Last-Event-ID":
             answer = await world.client.raw("GET", "/v1/runs/run_none/events", Last_Event_ID=digits)
         elif name == "X-Stainless-Retry-Count":

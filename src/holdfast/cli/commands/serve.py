@@ -59,7 +59,11 @@ async def _serve(startup: Startup, *, chaos: bool) -> None:
     listeners = open_listeners(addresses, server_settings.port)
     url = make_url(server_settings.host, listeners[0].getsockname()[1])
     async with open_server(
-        startup.settings, data_dir=startup.data_dir, environment=startup.environment, chaos=chaos
+        startup.settings,
+        data_dir=startup.data_dir,
+        environment=startup.environment,
+        settings_file=startup.loaded.path,
+        chaos=chaos,
     ) as server:
         await serve_until_signalled(
             server,

@@ -2,7 +2,8 @@
 
 A path is walked name by name, each opened relative to the directory before it and never through a symbolic link; links
 are read and their targets walked the same way. So what was checked is what is opened, whatever is swapped meanwhile.
-Everything here blocks: call it in a thread. Below the file tools; knows no tool.
+What belongs to the server is refused on the way (see own_files.py). Everything here blocks: call it in a thread. Below
+the file tools; knows no tool.
 """
 
 import errno
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from holdfast.errors import ToolError
+from holdfast.tools.files.own_files import OwnFiles
 
 MAX_LINKS: Final = 40
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -26,8 +28,9 @@ _CREATE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLO
 class Workspace:
     """A directory and what is below it."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, own_files: OwnFiles | None = None) -> None:
         self.root = root.absolute()
+        self.own_files = own_files or OwnFiles()
         self._real_root = os.path.realpath(root)
 
     def read(self, path: str, max_bytes: int) -> bytes:
@@ -39,7 +42,9 @@ class Workspace:
         with self._errors(path), self._walk(path) as (directory, name):
             descriptor = open_regular(name, directory)
             with os.fdopen(descriptor, "rb") as file:
-                size = os.fstat(descriptor).st_size
+                status = os.fstat(descriptor)
+                self.own_files.check(path, status)
+                size = status.st_size
                 content = b"" if size > max_bytes else file.read(max_bytes + 1)
             # Files of /proc have no size, and others grow while they are read.
             if size > max_bytes or len(content) > max_bytes:
@@ -60,6 +65,7 @@ class Workspace:
             except FileNotFoundError:
                 old = None
             if old is not None:
+                self.own_files.check(path, old)
                 _require_regular(old)
                 if not os.access(name, os.W_OK, dir_fd=directory):  # a rename would not ask
                     raise PermissionError
@@ -86,8 +92,9 @@ class Workspace:
             ToolError: it is not there, or outside.
         """
         with self._errors(path), self._walk(path) as (directory, name):
-            mode = os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode
-            if stat.S_ISDIR(mode):
+            status = os.stat(name, dir_fd=directory, follow_symlinks=False)
+            self.own_files.check(path, status)
+            if stat.S_ISDIR(status.st_mode):
                 return os.open(name, _DIRECTORY, dir_fd=directory), "."
             return os.dup(directory), name
 
@@ -98,6 +105,7 @@ class Workspace:
         opened = [os.open(self._real_root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)]
         links = 0
         try:
+            self.own_files.check(path, os.fstat(opened[0]))
             name = "."
             while pending:
                 part = pending.pop()
@@ -106,6 +114,7 @@ class Workspace:
                         raise _outside(path)
                     os.close(opened.pop())
                     continue
+                self.own_files.check_name(path, opened[-1], part)
                 target = _link_target(part, opened[-1])
                 if target is not None:
                     links += 1
@@ -117,6 +126,7 @@ class Workspace:
                     pending += self._parts_below_root(target, path)
                 elif pending:
                     opened.append(_enter(part, opened[-1], make_parents))
+                    self.own_files.check(path, os.fstat(opened[-1]))
                 else:
                     name = part
             yield opened[-1], name
