@@ -31,6 +31,8 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 8642
     api_key: str = ""
     cors_origins: tuple[str, ...] = ()
+    allowed_hosts: tuple[str, ...] = ()
+    """Names that clients may call the server by, beside addresses and names of this machine."""
     dialect: DialectName = "holdfast"
     name: str = ""
     """The agent's name in /v1/models; empty: the dialect's own name."""

@@ -99,7 +99,7 @@ class ResponsesSocket:
     async def _turn(self, data: bytes) -> None:
         previous: str | None = None
         try:
-            wanted = _parse_turn(data, self._service.settings.server.max_body_bytes)
+            wanted = await _parse_turn(data, self._service.settings.server.max_body_bytes)
             previous = wanted.body.previous_response_id
             await self._answer(wanted)
         except HoldfastError as error:
@@ -181,14 +181,14 @@ class _FoldingEncoder(ResponseEncoder):
         return super().encode(batches)
 
 
-def _parse_turn(data: bytes, max_bytes: int) -> Wanted:
+async def _parse_turn(data: bytes, max_bytes: int) -> Wanted:
     if len(data) > max_bytes:
         raise RequestError(
             f"The message is over the limit of {max_bytes} bytes (server.max_body_bytes).",
             status=413,
             code="body_too_large",
         )
-    raw: dict[str, Any] = parse_object(data)
+    raw: dict[str, Any] = await parse_object(data)
     kind = raw.pop("type", None)
     if kind != "response.create":
         raise RequestError(

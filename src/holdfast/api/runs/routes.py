@@ -194,7 +194,7 @@ async def steer_run(request: Request) -> Response:
     """Say something to a running run; the model hears it before its next turn."""
     service = service_of(request)
     run = (await service.supervisor.get(_run_of(request))).run
-    service.supervisor.steer(run, parse_steering(parse_object(await read_body(request))))
+    service.supervisor.steer(run, parse_steering(await parse_object(await read_body(request))))
     return json_answer({"run_id": run, "accepted": True}, 202, {service.dialect.header("Run-Id"): run})
 
 

@@ -34,7 +34,7 @@ async def list_sessions(request: Request) -> Response:
 async def create_session(request: Request) -> Response:
     """Make an empty session."""
     service = service_of(request)
-    body = convert(parse_object(await read_body(request) or b"{}"), SessionBody)
+    body = convert(await parse_object(await read_body(request) or b"{}"), SessionBody)
     session = SessionId(check_header_text("id", body.id)) if body.id else make_session_id()
     if await service.store.get_session(session) is not None:
         raise RequestError(f"There is a session {session} already.", status=409, param="id", code="session_exists")
@@ -56,7 +56,7 @@ async def change_session(request: Request) -> Response:
     """Change a session's title or metadata."""
     service = service_of(request)
     record = await _find(service, request)
-    body = convert(parse_object(await read_body(request)), SessionBody)
+    body = convert(await parse_object(await read_body(request)), SessionBody)
     changed = msgspec.structs.replace(
         record,
         title=record.title if body.title is None else _title(body.title),
@@ -88,7 +88,7 @@ async def fork_session(request: Request) -> Response:
     """Copy a session, whole or up to a message, into a new one."""
     service = service_of(request)
     record = await _find(service, request)
-    body = convert(parse_object(await read_body(request) or b"{}"), ForkBody)
+    body = convert(await parse_object(await read_body(request) or b"{}"), ForkBody)
     at = NodeId(body.at) if body.at is not None else None
     if at is not None:
         path = await service.store.path(record.head) if record.head is not None else []
