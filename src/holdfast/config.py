@@ -38,6 +38,10 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """The agent's name in /v1/models; empty: the dialect's own name."""
     keepalive_seconds: Positive = 15.0
     max_body_bytes: Count = 10_000_000
+    head_seconds: Positive = 15.0
+    body_seconds: Positive = 30.0
+    max_connections: Annotated[int, msgspec.Meta(ge=0)] = 0
+    """0: as many as the system's limit of open files allows."""
     shutdown_grace_seconds: Annotated[float, msgspec.Meta(ge=0)] = 10.0
     strict_models: bool = False
 

@@ -62,7 +62,8 @@ class ResponsesSocket:
     def __init__(self, service: Service, websocket: WebSocket) -> None:
         self._service = service
         self._websocket = websocket
-        self._waiting: asyncio.Queue[str | bytes] = asyncio.Queue()
+        self._waiting: asyncio.Queue[bytes] = asyncio.Queue()
+        self._waiting_bytes = 0
         self._remembered: UnstoredResponse | None = None
 
     async def serve(self) -> None:
@@ -74,11 +75,19 @@ class ResponsesSocket:
                 if message["type"] == "websocket.disconnect":
                     worker.cancel()
                     return
-                if self._waiting.qsize() >= MAX_WAITING:
-                    full = LimitReachedError(f"{MAX_WAITING} turns wait on this connection.", limit="waiting_turns")
-                    await self._send_problem(problem_of(full))
-                else:
-                    self._waiting.put_nowait(message.get("text") or message.get("bytes") or "")
+                text = message.get("text")
+                await self._take(text.encode() if text is not None else message.get("bytes") or b"")
+
+    async def _take(self, data: bytes) -> None:
+        """Let a turn wait for those before it: so many, and together no larger than one may be."""
+        most_bytes = self._service.settings.server.max_body_bytes
+        waiting = self._waiting.qsize()
+        if waiting >= MAX_WAITING or (waiting and self._waiting_bytes + len(data) > most_bytes):
+            full = f"{waiting} turns of {self._waiting_bytes:,} bytes wait on this connection."
+            await self._send_problem(problem_of(LimitReachedError(full, limit="waiting_turns")))
+        else:
+            self._waiting_bytes += len(data)
+            self._waiting.put_nowait(data)
 
     async def _work(self) -> None:
         until = asyncio.get_running_loop().time() + CONNECTION_SECONDS
@@ -91,7 +100,8 @@ class ResponsesSocket:
                     await self._send_problem(_TOO_OLD)
                     await self._websocket.close(1000, "connection limit reached")
                     return
-                await self._turn(data.encode() if isinstance(data, str) else data)
+                self._waiting_bytes -= len(data)
+                await self._turn(data)
         except WebSocketDisconnect:
             # Whoever reads is about to be told, too.
             return

@@ -18,6 +18,7 @@ from holdfast.cli.startup import Startup, prepare
 from holdfast.config import DialectName
 from holdfast.errors import ConfigError
 from holdfast.server import open_server
+from holdfast.serving.guard import allow_more_files
 from holdfast.serving.listeners import make_url, open_listeners, require_key, resolve
 from holdfast.serving.run import serve_until_signalled
 from holdfast.settings import database_path
@@ -53,6 +54,7 @@ def serve(
 
 async def _serve(startup: Startup, *, chaos: bool) -> None:
     server_settings = startup.settings.server
+    allow_more_files()
     addresses = resolve(server_settings.host)
     require_key(server_settings, addresses)
     # Before the store is opened: a second server on the same port must not touch the first one's runs.
@@ -68,7 +70,7 @@ async def _serve(startup: Startup, *, chaos: bool) -> None:
         await serve_until_signalled(
             server,
             listeners,
-            grace_seconds=server_settings.shutdown_grace_seconds,
+            settings=server_settings,
             on_ready=lambda: _announce(startup, url, chaos=chaos),
             on_stopping=lambda: typer.echo(
                 f"Stopping; running work has {server_settings.shutdown_grace_seconds:g} s. Again to stop at once.",
