@@ -107,3 +107,13 @@ async def test_no_request_holds_up_the_loop(name: str) -> None:
         if status == 400:
             assert answer.error["code"] in ("invalid_body", "invalid_json")
     assert watch.longest < HELD_UP_SECONDS
+
+
+async def test_many_calls_in_a_row_do_not_hold_up_the_loop() -> None:
+    """S7.g: they become one message, put together once."""
+    call = b'{"type":"function_call","call_id":"c","name":"f","arguments":"{}"}'
+    body = b'{"input": [' + b",".join([call] * 60_000) + b"]}"
+    async with serving() as world, watching_the_loop() as watch:
+        answer = await world.client.raw("POST", "/v1/responses", body)
+        assert answer.error["code"] == "unanswered_call"
+    assert watch.longest < 3 * HELD_UP_SECONDS

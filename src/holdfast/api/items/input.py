@@ -13,7 +13,16 @@ from holdfast.api.chat_messages import parse_user_content, unsupported_part
 from holdfast.api.items.encrypted_content import SealedSummary, open_call, open_reasoning, unseal
 from holdfast.errors import RequestError
 from holdfast.ids import CallId
-from holdfast.messages import AssistantMessage, Message, SystemMessage, Text, ToolCall, ToolMessage, UserMessage
+from holdfast.messages import (
+    AssistantMessage,
+    AssistantPart,
+    Message,
+    SystemMessage,
+    Text,
+    ToolCall,
+    ToolMessage,
+    UserMessage,
+)
 
 _TEXT_PARTS: Final = ("input_text", "output_text", "text", "summary_text", "reasoning_text")
 SUMMARY_OF_EARLIER: Final = "Summary of the conversation so far:\n\n"
@@ -54,6 +63,8 @@ def parse_items(given: Any, at: str) -> list[Message]:
     if not isinstance(given, list):
         raise _wrong(at, "must be a string or an array of items" if at == "input" else "must be an array of items")
     messages: list[Message] = []
+    said: list[AssistantPart] = []
+    """What the assistant said and did in a row: one message."""
     for number, item in enumerate(given):
         where = f"{at}[{number}]"
         if not isinstance(item, dict):
@@ -61,10 +72,19 @@ def parse_items(given: Any, at: str) -> list[Message]:
         match _parse_item(item, where):
             case None:
                 pass
-            case AssistantMessage() as said:
-                _join(messages, said)
+            case AssistantMessage(parts=parts):
+                if said and isinstance(said[-1], Text) and isinstance(parts[0], Text):
+                    # Two texts in a row are two messages, as they were sent.
+                    messages.append(AssistantMessage(parts=tuple(said)))
+                    said.clear()
+                said += parts
             case message:
+                if said:
+                    messages.append(AssistantMessage(parts=tuple(said)))
+                    said.clear()
                 messages.append(message)
+    if said:
+        messages.append(AssistantMessage(parts=tuple(said)))
     return messages
 
 
@@ -95,17 +115,6 @@ def check_calls(messages: Sequence[Message], known: frozenset[CallId], at: str =
     for call in called:
         if call not in answered:
             raise RequestError(f"No tool output found for function call {call}.", param=at, code="unanswered_call")
-
-
-def _join(messages: list[Message], said: AssistantMessage) -> None:
-    last = messages[-1] if messages else None
-    if isinstance(last, AssistantMessage) and not (
-        isinstance(last.parts[-1], Text) and isinstance(said.parts[0], Text)
-    ):
-        messages[-1] = AssistantMessage(parts=(*last.parts, *said.parts))
-    else:
-        # Two texts in a row are two messages, as they were sent.
-        messages.append(said)
 
 
 def _parse_item(item: dict[str, Any], at: str) -> Message | None:
