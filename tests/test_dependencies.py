@@ -1,6 +1,7 @@
 """What is imported is declared, and what is declared is used: pyproject.toml against the source."""
 
 import ast
+import json
 import re
 import sys
 import tomllib
@@ -44,3 +45,17 @@ def test_whatever_is_imported_is_declared_and_the_other_way_round() -> None:
     assert [package for package in sorted(imported()) if not comes_with[package] & declared()] == []
     used = {name for package in imported() for name in comes_with[package]}
     assert declared() - used == set(NOT_IMPORTED)
+
+
+def test_whatever_the_build_fetches_is_pinned_by_its_hash_and_runs_no_scripts() -> None:
+    """Node for the page's build, and npm's packages: one that was replaced is not taken, none runs when installed."""
+    root = Path(__file__).parents[1]
+    for name in ("requirements.lock", "requirements-dev.lock", "requirements-node.lock"):
+        lines = (root / name).read_text(encoding="utf-8").splitlines()
+        pinned = [line for line in lines if line and not line.startswith((" ", "#"))]
+        assert pinned and all(re.match(r"[\w.-]+(\[.*\])?==\S+.* \\$", line) for line in pinned), name
+    packages = json.loads((root / "ui" / "package-lock.json").read_text(encoding="utf-8"))["packages"]
+    assert [name for name, package in packages.items() if name and not package.get("integrity")] == []
+    build = (root / "scripts" / "build_page.py").read_text(encoding="utf-8")
+    assert '"ci", "--ignore-scripts"' in build
+    assert '"--require-hashes"' in build

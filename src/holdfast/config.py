@@ -33,11 +33,17 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 8642
     api_key: str = ""
     cors_origins: tuple[str, ...] = ()
+    allowed_hosts: tuple[str, ...] = ()
+    """Names that clients may call the server by, beside addresses and names of this machine."""
     dialect: DialectName = "holdfast"
     name: str = ""
     """The agent's name in /v1/models; empty: the dialect's own name."""
     keepalive_seconds: Positive = 15.0
     max_body_bytes: Count = 10_000_000
+    head_seconds: Positive = 15.0
+    body_seconds: Positive = 30.0
+    max_connections: Annotated[int, msgspec.Meta(ge=0)] = 0
+    """0: as many as the system's limit of open files allows."""
     shutdown_grace_seconds: Annotated[float, msgspec.Meta(ge=0)] = 10.0
     strict_models: bool = False
     tool_items: ToolItems | None = None

@@ -27,12 +27,13 @@ from holdfast.runs.recovery import recover
 from holdfast.runs.supervisor import Supervisor
 from holdfast.runs.telemetry.metrics import Metrics
 from holdfast.runs.telemetry.tracing import open_tracing
-from holdfast.settings import database_path
+from holdfast.settings import config_directory, database_path, settings_places
 from holdfast.store.lock import StoreLock
 from holdfast.store.memory import MemoryStore
 from holdfast.store.port import Store
 from holdfast.store.retention import Retention
 from holdfast.store.sqlite import SqliteStore
+from holdfast.tools.files.own_files import OwnFiles, database_files
 from holdfast.tools.files.tools import FileTools
 from holdfast.tools.mcp.tools import McpTools
 from holdfast.tools.memory import MemoryTools
@@ -86,6 +87,7 @@ async def open_server(
     *,
     data_dir: Path,
     environment: Mapping[str, str],
+    settings_file: Path | None = None,
     chaos: bool = False,
     parts: Parts | None = None,
     url: str = "",
@@ -94,9 +96,10 @@ async def open_server(
 
     Args:
         settings: what to open.
-        data_dir: where the database is, if the settings do not say otherwise.
-        environment: where keys and the like are found.
-        chaos: add a model that breaks on request.
+        data_dir: where data is kept that the settings give no place to.
+        environment: the process's variables.
+        settings_file: the file that the settings were read from, which the agent is kept away from.
+        chaos: add the provider that fails on request.
         parts: what stands in for what the settings name.
         url: where it will be served, for whoever looks who has the store; empty: nobody else shall connect.
 
@@ -117,7 +120,9 @@ async def open_server(
         stack.push_async_callback(router.aclose)
         mcp = McpTools(settings.mcp)
         tools = Toolbox(
-            _tool_sets(settings, store, environment, mcp) if parts.tools is None else list(parts.tools),
+            _tool_sets(settings, store, environment, mcp, _own_files(settings, data_dir, environment, settings_file))
+            if parts.tools is None
+            else list(parts.tools),
             tool_seconds=settings.agent.tool_seconds,
             max_output_bytes=settings.agent.max_tool_output_bytes,
         )
@@ -173,7 +178,27 @@ async def _open_chaos(stack: AsyncExitStack) -> Provider:
     return Provider(name="chaos", protocol="chat_completions", base_url=provider.url)
 
 
-def _tool_sets(settings: Settings, store: Store, environment: Mapping[str, str], mcp: McpTools) -> list[Tools]:
+def _own_files(
+    settings: Settings, data_dir: Path, environment: Mapping[str, str], settings_file: Path | None
+) -> OwnFiles:
+    """S16: what this server, and one that is started here or in the workspace next, lives by."""
+    workspace = Path(settings.agent.workspace).expanduser().absolute()
+    database = database_path(settings.store, data_dir)
+    return OwnFiles(
+        [
+            *([settings_file.absolute()] if settings_file is not None else []),
+            *settings_places(environment, Path.cwd()),
+            *settings_places(environment, workspace),
+            config_directory(environment),
+            data_dir.absolute(),
+            *(database_files(database) if database is not None else ()),
+        ]
+    )
+
+
+def _tool_sets(
+    settings: Settings, store: Store, environment: Mapping[str, str], mcp: McpTools, own_files: OwnFiles
+) -> list[Tools]:
     agent = settings.agent
     chosen = agent.tools
     if chosen is None:
@@ -181,7 +206,7 @@ def _tool_sets(settings: Settings, store: Store, environment: Mapping[str, str],
         chosen = (*DEFAULT_TOOLS, "terminal") if settings.model.partition("/")[0] == "demo" else DEFAULT_TOOLS
     workspace = Path(agent.workspace).expanduser()
     sets: dict[ToolSet, Tools] = {
-        "files": FileTools(workspace, max_output_bytes=agent.max_tool_output_bytes),
+        "files": FileTools(workspace, own_files=own_files, max_output_bytes=agent.max_tool_output_bytes),
         "terminal": TerminalTools(
             workspace,
             environment,

@@ -204,6 +204,29 @@ async def test_turns_beyond_those_that_may_wait_are_refused_and_the_others_answe
                 assert text_of((await socket.rest())[-1]["response"]) == "Next."
 
 
+async def test_what_waits_is_bounded_by_its_bytes_too() -> None:
+    """S7.c: turns that wait are together no larger than one may be; what is far over the limit ends its connection."""
+    server = ServerSettings(max_body_bytes=100_000)
+    turn = msgspec.json.encode({"type": "response.create", "input": "x" * 60_000}).decode()
+    async with serving([Reply(text="Hi.", hold_after=0), *[Reply(text="Hi.")] * 2], server=server) as world:
+        async with world.client.session.ws_connect("/v1/responses") as socket:
+            await socket.send_str(turn)
+            first = await world.provider.received()
+            for _ in range(3):
+                await socket.send_str(turn)
+            events: list[dict[str, Any]] = []
+            while sum(event["type"] == "error" for event in events) < 2:
+                events.append(await socket.receive_json(timeout=10))
+            assert all(event["status"] == 429 for event in events if event["type"] == "error")
+            first.release()
+            while sum(event["type"] == "response.completed" for event in events) < 2:
+                events.append(await socket.receive_json(timeout=10))
+        async with world.client.session.ws_connect("/v1/responses") as socket:
+            await socket.send_str("x" * 1_200_000)
+            assert (await socket.receive(timeout=10)).type is aiohttp.WSMsgType.CLOSE
+            assert socket.close_code == 1009
+
+
 async def test_a_result_must_answer_a_call_of_the_response_that_is_not_stored() -> None:
     """P1.b, P5.a: as it must of a stored one; what another turn does wrong takes nothing from what is remembered."""
     async with serving([ASK_WEATHER, Reply(text="Cold."), Reply(text="Bye.")]) as world:

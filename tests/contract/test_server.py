@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import aiohttp
 import pytest
@@ -371,6 +372,87 @@ async def test_names_that_were_configured_are_answered_to_without_a_key() -> Non
             assert (await world.client.get("/health", Origin=origin)).status == 403, origin
 
 
+HOSTS = {
+    "none": "",
+    "an empty one": "Host: \r\n",
+    "two": "Host: 127.0.0.1\r\nHost: evil.example\r\n",
+    "two that are the same": "Host: 127.0.0.1\r\nHost: 127.0.0.1\r\n",
+    "two in one": "Host: localhost, localhost\r\n",
+    "a user too": "Host: x@localhost\r\n",
+    "a path": "Host: localhost/x\r\n",
+    "no port": "Host: localhost:x\r\n",
+}
+
+
+@pytest.mark.parametrize("key", [None, KEY])
+@pytest.mark.parametrize("sent", HOSTS.values(), ids=HOSTS)
+async def test_a_request_names_the_server_exactly_once(sent: str, key: str | None) -> None:
+    """S5.d: missing, double or no name at all: 400 with the envelope, with a key and without, whatever is asked for."""
+    own = f"Authorization: Bearer {key}\r\n" if key else ""
+    upgrade = (
+        "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+        "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
+    )
+    async with serving(key=key) as world:
+        for path, more in (
+            ("/health", "Connection: close\r\n"),
+            ("/", "Connection: close\r\n"),
+            ("/v1/responses", upgrade),
+        ):
+            got = await send_bytes(world.base_url, f"GET {path} HTTP/1.1\r\n{sent}{own}{more}\r\n".encode())
+            assert got.startswith((b"HTTP/1.1 400", b"HTTP/1.1 403")), (path, got)
+            assert b'"code":"invalid_host"' in got or b'"code":"host_not_allowed"' in got
+        got = await send_bytes(world.base_url, f"GET /health HTTP/1.0\r\n{sent}{own}\r\n".encode())
+        assert got.startswith((b"HTTP/1.1 400", b"HTTP/1.1 403")), got
+
+
+async def test_with_a_list_of_names_a_key_does_not_open_the_others() -> None:
+    """S5.d: listed, local and an address are answered to; a foreign name is not, not even with the key."""
+    server = ServerSettings(allowed_hosts=("Agent.example",))
+    for key in (None, KEY):
+        async with serving(server=server, key=key) as world:
+            for host in ("agent.example", "AGENT.example:8642", "localhost", "127.0.0.1:1", "[::1]:8642", "holdfast"):
+                assert (await world.client.raw("GET", "/health", Host=host)).status == 200, host
+            for host in ("evil.example", "agent.example.evil", "x.agent.example:80"):
+                answer = await world.client.raw("GET", "/health", Host=host)
+                assert (answer.status, answer.error["code"]) == (403, "host_not_allowed"), host
+
+
+FETCHES = {
+    "a script of another site": ("GET", "/v1/models", "no-cors", "script", None, 403),
+    "a form of another site": ("POST", CHAT, "navigate", "document", None, 403),
+    "a picture of another site": ("GET", "/", "no-cors", "image", None, 403),
+    "a frame in another site": ("GET", "/", "navigate", "iframe", None, 403),
+    "a link to the page": ("GET", "/", "navigate", "document", None, 200),
+    "a link to the API": ("GET", "/v1/runs", "navigate", "document", None, 403),
+    "a request of a page that is allowed": ("GET", "/v1/models", "cors", "empty", "https://app.example", 200),
+    "a request of one that is not": ("GET", "/v1/models", "cors", "empty", "https://evil.example", 403),
+}
+
+
+@pytest.mark.parametrize("name", FETCHES)
+async def test_what_a_browser_sends_for_another_site_is_refused(name: str) -> None:
+    """S5.e, S5.c: but for allowed pages, and for whoever follows a link to the page itself."""
+    method, path, mode, kind, origin, status = FETCHES[name]
+
+    async def page(request: Request) -> Response:
+        return Response("page")
+
+    headers = {"Sec_Fetch_Site": "cross-site", "Sec_Fetch_Mode": mode, "Sec_Fetch_Dest": kind}
+    headers |= {"Origin": origin} if origin else {}
+    async with serving(server=ServerSettings(cors_origins=("https://app.example",))) as world:
+        app = make_app(world.server.service, page=[Route("/", page)])
+        async with listening(app) as base_url, Client(base_url) as browser:
+            answer = await browser.raw(method, path, asking() if method == "POST" else None, **headers)
+            assert answer.status == status
+            if status == 403:
+                assert answer.error["code"] == "origin_not_allowed"
+            for site in ("same-origin", "none", "same-site"):
+                fine = await browser.raw("GET", "/v1/models", Sec_Fetch_Site=site, Sec_Fetch_Mode="cors")
+                assert fine.status == 200, site
+        assert not world.provider.requests
+
+
 async def test_what_is_no_preflight_is_answered_by_the_api_itself() -> None:
     """S5.b: OPTIONS is a preflight only if it says so; whatever is answered, the page may read it."""
     server = ServerSettings(cors_origins=("https://app.example",))
@@ -563,6 +645,24 @@ async def test_bad_methods_and_unknown_paths_get_the_envelope() -> None:
         for path in ("/v2", "/v1/chat/completions/", "/v1/runs/../../etc/passwd", "/%00", "/v1/" + "x" * 5000):
             answer = await world.client.raw("GET", path)
             assert (answer.status, answer.error["code"]) == (404, "not_found"), path
+
+
+@pytest.mark.parametrize("digits", ["9" * 5_000, "0" * 5_000, "0" * 5_000 + "2", "²", "-1"])
+@pytest.mark.parametrize("name", ["Content-Length", "X-Stainless-Retry-Count", "Last-Event-ID", "after", "limit"])
+async def test_a_number_of_any_length_is_a_number_or_a_mistake_of_the_clients(name: str, digits: str) -> None:
+    """S7.c: more digits than Python reads are no error of the server's."""
+    async with serving([Reply(text="Hi")]) as world:
+        if name in ("after", "limit"):
+            path = "/v1/runs/run_none/events" if name == "after" else "/v1/runs"
+            answer = await world.client.raw("GET", f"{path}?{name}={quote(digits)}")
+        elif name == "Last-Event-ID":
+            answer = await world.client.raw("GET", "/v1/runs/run_none/events", Last_Event_ID=digits)
+        elif name == "X-Stainless-Retry-Count":
+            answer = await world.client.raw("POST", CHAT, asking(), X_Stainless_Retry_Count=digits)
+            assert answer.status == 200
+        else:
+            answer = await world.client.raw("POST", CHAT, b"{}", Content_Length=digits)
+        assert answer.status < 500, answer.body
 
 
 async def test_a_client_that_leaves_while_it_sends_its_body_starts_nothing(caplog: pytest.LogCaptureFixture) -> None:

@@ -14,6 +14,7 @@ pytestmark = pytest.mark.timeout(30)
 PROGRAM = """
 import asyncio, sys
 from holdfast.serving.listeners import open_listeners, resolve
+from holdfast.config import ServerSettings
 from holdfast.serving.run import serve_until_signalled
 
 class StandIn:
@@ -39,7 +40,7 @@ class StandIn:
 async def main(grace_seconds):
     listeners = open_listeners(resolve("127.0.0.1"), 0)
     await serve_until_signalled(
-        StandIn(), listeners, grace_seconds=grace_seconds,
+        StandIn(), listeners, settings=ServerSettings(shutdown_grace_seconds=grace_seconds),
         on_ready=lambda: print("ready", listeners[0].getsockname()[1], flush=True),
         on_stopping=lambda: print("stopping", flush=True),
     )

@@ -85,6 +85,27 @@ class TestMain:
         assert "HOLDFAST_API_KEY" in said.stderr
         assert "Traceback" not in said.stderr
 
+    @pytest.mark.parametrize(
+        ("flags", "variables", "said"),
+        [
+            ((), {}, "UNSET"),
+            ((), {"UNSET": ""}, "UNSET"),
+            ((), {"UNSET": "  "}, "UNSET"),
+            (("--host", "0.0.0.0"), {"UNSET": "x"}, "16 characters"),
+            (("--host", "0.0.0.0"), {"UNSET": "0123456789abcde"}, "16 characters"),
+        ],
+    )
+    def test_a_key_that_is_not_there_or_can_be_guessed_refuses_to_start(
+        self, tmp_path: Path, flags: tuple[str, ...], variables: dict[str, str], said: str
+    ) -> None:
+        """S18.a, S18.b: the server that was meant to be closed is not opened; key and variable are named."""
+        (tmp_path / "holdfast.toml").write_text('[server]\napi_key = "${UNSET}"\n')
+        told = run("serve", "--port", "0", *flags, cwd=tmp_path, **variables)
+        assert (told.returncode, told.stdout) == (2, "")
+        assert said in told.stderr
+        assert "api_key" in told.stderr
+        assert "Traceback" not in told.stderr
+
     def test_a_port_in_use_is_told_and_exit_code_1(self, tmp_path: Path) -> None:
         with socket.create_server(("127.0.0.1", 0)) as taken:
             port = taken.getsockname()[1]
@@ -107,7 +128,15 @@ class TestAddresses:
         assert not is_loopback(resolve(host))
         with pytest.raises(ConfigError, match="no API key is set"):
             require_key(ServerSettings(host=host), resolve(host))
-        require_key(ServerSettings(host=host, api_key="k"), resolve(host))
+        require_key(ServerSettings(host=host, api_key="0123456789abcdef"), resolve(host))
+
+    @pytest.mark.parametrize("key", ["x", "0123456789abcde", " " * 20, "  0123456789abcde  "])
+    def test_a_key_that_can_be_guessed_is_none_where_others_can_connect(self, key: str) -> None:
+        """S18.b: shorter than 16 characters off loopback; on this machine alone it will do."""
+        with pytest.raises(ConfigError, match="fewer than 16 characters") as raised:
+            require_key(ServerSettings(host="0.0.0.0", api_key=key), resolve("0.0.0.0"))
+        assert key.strip() not in raised.value.message or len(key.strip()) < 2
+        require_key(ServerSettings(api_key=key), resolve("127.0.0.1"))
 
     @pytest.mark.parametrize("addresses", [("127.0.0.1", "192.168.1.5"), ("192.168.1.5", "127.0.0.1")])
     def test_a_name_with_one_address_that_others_can_reach_needs_a_key(self, addresses: tuple[str, str]) -> None:

@@ -69,9 +69,11 @@ async def test_a_model_is_shown_the_tools_that_were_chosen_and_no_others(
 
 async def test_what_is_set_for_tools_reaches_them(tmp_path: Path) -> None:
     """R10.f, S8.a: the workspace, how much a tool may say, how long it may take, and what a command may know."""
-    (tmp_path / "long.txt").write_text("x" * 5000)
+    workspace = tmp_path / "workspace"
+    workspace.mkdir()
+    (workspace / "long.txt").write_text("x" * 5000)
     agent = AgentSettings(
-        tools=("files", "terminal"), workspace=str(tmp_path), max_tool_output_bytes=1000, tool_seconds=0.5
+        tools=("files", "terminal"), workspace=str(workspace), max_tool_output_bytes=1000, tool_seconds=0.5
     )
     settings = Settings(agent=agent)
 
@@ -85,7 +87,7 @@ async def test_what_is_set_for_tools_reaches_them(tmp_path: Path) -> None:
     said = await calling("terminal", command="printf 'y%.0s' $(seq 5000)")
     assert 100 < said.count("y") <= 1000
     known = await calling("terminal", command="pwd; echo $LANG; env")
-    assert str(tmp_path) in known
+    assert str(workspace) in known
     assert "xx_XX" in known
     assert "sk-secret" not in known
     async with asyncio.timeout(10):

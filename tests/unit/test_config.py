@@ -385,13 +385,25 @@ env = { TOKEN = "${HOLDFAST_MY_TOKEN}" }
         assert loaded.warnings == ()
 
     def test_an_unset_variable_is_empty_with_a_warning_that_names_key_and_variable(self, place: Path) -> None:
-        loaded = load(place, '[server]\napi_key = "${KEY}"\nport = "${PORT}"\n')
+        loaded = load(place, '[server]\nname = "${KEY}"\nport = "${PORT}"\n')
         assert loaded.settings == Settings()
         where = place / "holdfast.toml"
         assert loaded.warnings == (
-            f"{where}, line 2: server.api_key: KEY is not set, so ${{KEY}} is empty.",
+            f"{where}, line 2: server.name: KEY is not set, so ${{KEY}} is empty.",
             f"{where}, line 3: server.port: PORT is not set, so ${{PORT}} is empty.",
         )
+
+    @pytest.mark.parametrize("environment", [{}, {"KEY": ""}, {"KEY": " \t"}])
+    @pytest.mark.parametrize("written", ["${KEY}", "hf-${KEY}-${OTHER}"])
+    def test_the_servers_key_is_never_left_empty_by_a_variable(
+        self, place: Path, written: str, environment: dict[str, str]
+    ) -> None:
+        """S18.a: whoever wrote the line wanted a key; both are named. What wins over the file stands."""
+        text = f'[server]\napi_key = "{written}"\n'
+        said = complaint(place, text, environment={"OTHER": "x", **environment})
+        assert f"{place / 'holdfast.toml'}, line 2: server.api_key: the variable KEY is not set or empty" in said
+        settings = load(place, text, environment={"HOLDFAST_API_KEY": "k", **environment}).settings
+        assert settings.server.api_key == "k"
 
     def test_what_names_no_variable_is_left_with_a_warning(self, place: Path) -> None:
         loaded = load(place, '[agent]\nprompt = "${my-key}"\n')

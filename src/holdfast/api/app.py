@@ -60,13 +60,7 @@ def make_app(service: Service, *, page: Sequence[BaseRoute] = ()) -> Starlette:
         routes=[*ROUTES, *page],
         middleware=[
             Middleware(BoundaryMiddleware),
-            Middleware(
-                OriginMiddleware,
-                origins=server.cors_origins,
-                dialect=service.dialect,
-                host=server.host,
-                has_key=bool(server.api_key),
-            ),
+            Middleware(OriginMiddleware, server=server, dialect=service.dialect, page=page),
             Middleware(KeyMiddleware, key=server.api_key, page=page),
         ],
         exception_handlers={HoldfastError: answer_error, HTTPException: answer_http_error},

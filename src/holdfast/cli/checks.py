@@ -18,7 +18,7 @@ import msgspec
 from holdfast import __version__
 from holdfast.config import Settings
 from holdfast.errors import ConfigError
-from holdfast.serving.listeners import is_loopback, resolve
+from holdfast.serving.listeners import MIN_KEY_CHARACTERS, is_loopback, is_strong, resolve
 from holdfast.settings import database_path
 from holdfast.tools.mcp.tools import McpTools
 from holdfast.upstream.demo.upstream import DEMO_MODEL
@@ -47,18 +47,19 @@ def _good(name: str, text: str) -> Check:
 
 
 def check_address(settings: Settings) -> Check:
-    """S4: who can reach the server, and whether they need a key."""
+    """S4, S18: who can reach the server, and whether they need a key."""
     server = settings.server
     where = f"{server.host or 'every address'}, port {server.port}"
     try:
         is_local = is_loopback(resolve(server.host))
     except ConfigError as error:
         return Check(name="address", state="problem", text=error.message, fix="Set HOLDFAST_HOST=127.0.0.1")
-    if server.api_key:
+    if server.api_key and (is_local or is_strong(server.api_key)):
         return _good("address", f"{where}; clients need the API key")
     if is_local:
         return _good("address", f"{where}; no API key, and none is needed: only this machine can connect")
-    text = f"{where}; other machines could connect, and no API key is set: the server will not start"
+    lack = f"the API key has fewer than {MIN_KEY_CHARACTERS} characters" if server.api_key else "no API key is set"
+    text = f"{where}; other machines could connect, and {lack}: the server will not start"
     return Check(name="address", state="problem", text=text, fix="export HOLDFAST_API_KEY=$(openssl rand -hex 32)")
 
 

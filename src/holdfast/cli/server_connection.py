@@ -111,7 +111,12 @@ async def _open_here(options: ClientOptions, model: str | None) -> AsyncIterator
     key = secrets.token_urlsafe(32)
     own = msgspec.structs.replace(startup.settings.server, host=_LOOPBACK, api_key=key, cors_origins=())
     settings = msgspec.structs.replace(startup.settings, server=own)
-    async with open_server(settings, data_dir=startup.data_dir, environment=startup.environment) as server:
+    async with open_server(
+        settings,
+        data_dir=startup.data_dir,
+        environment=startup.environment,
+        settings_file=startup.loaded.path,
+    ) as server:
         listeners = open_listeners(resolve(_LOOPBACK), 0)
         url = make_url(_LOOPBACK, listeners[0].getsockname()[1])
         async with serve_beside(server, listeners), HoldfastClient(url, key) as client:

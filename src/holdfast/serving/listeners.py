@@ -7,11 +7,15 @@ import errno
 import ipaddress
 import socket
 from collections.abc import Sequence
+from typing import Final
 
 from holdfast.config import ServerSettings
 from holdfast.errors import ConfigError, ListenError
 
 Address = tuple[socket.AddressFamily, str]
+
+MIN_KEY_CHARACTERS: Final = 16
+"""What others can reach can be tried again and again; a shorter key is guessed."""
 
 
 def resolve(host: str) -> Sequence[Address]:
@@ -39,16 +43,22 @@ def _is_loopback(address: str) -> bool:
     return (mapped or parsed).is_loopback
 
 
+def is_strong(api_key: str) -> bool:
+    """Whether a key is long enough for what others can reach."""
+    return len(api_key.strip()) >= MIN_KEY_CHARACTERS
+
+
 def require_key(server: ServerSettings, addresses: Sequence[Address]) -> None:
-    """S4: what others can reach needs a key.
+    """S4, S18: what others can reach needs a key that cannot be guessed.
 
     Raises:
         ConfigError: it has none; says how to set one.
     """
-    if server.api_key or is_loopback(addresses):
+    if is_loopback(addresses) or is_strong(server.api_key):
         return
+    lack = f"the API key has fewer than {MIN_KEY_CHARACTERS} characters" if server.api_key else "no API key is set"
     raise ConfigError(
-        f"{server.host or 'Every address'} can be reached from other machines, and no API key is set, so anyone there "
+        f"{server.host or 'Every address'} can be reached from other machines, and {lack}, so anyone there "
         "could use this server and its tools.\n"
         "Set a key: export HOLDFAST_API_KEY=$(openssl rand -hex 32)\n"
         'or [server] api_key = "..." in holdfast.toml; or listen on this machine alone: --host 127.0.0.1'

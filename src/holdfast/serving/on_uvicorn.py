@@ -1,11 +1,10 @@
-"""HTTP on uvicorn, with two things of ours: streams may borrow their connection, and bad HTTP is refused in our words.
+"""HTTP on uvicorn, whose connections are guarded (see guard.py), and may be borrowed by streams.
 
-A stream that has borrowed it needs no task (R1, R3), and takes less than half the memory. What is not HTTP at all
-never reaches the app (S6, S7). The price: this leans on parts of uvicorn that are not its API. All of that is in this
-module and nowhere else; pyproject.toml has the versions that were tried, and a test runs the lowest and the newest of
-them. What borrowing needs is looked for at start (`find_missing_parts`): where something is missing, uvicorn's own
-connections are taken, which is slower and just as right. The server's own life (its listeners, its list of connections,
-its start and end) is leaned on in any case.
+A stream that has borrowed its connection needs no task (R1, R3), and takes less than half the memory. The price: this
+leans on parts of uvicorn that are not its API. All of that is in this module and in guard; pyproject.toml has the
+versions that were tried, and a test runs the lowest and the newest of them. What borrowing needs is looked for at start
+(`find_missing_parts`): where something is missing, connections are not lent, which is slower and just as right. The
+server's own life (its listeners, its list of connections, its start and end) is leaned on in any case.
 
 Above: run, and the server for tests. Below: uvicorn, and the api's bodies and headers. Nothing about requests that can
 be read lives here.
@@ -18,18 +17,18 @@ import logging
 import re
 import socket
 from collections.abc import AsyncIterator, Generator
+from functools import partial
 from typing import Any, Final
 
-import msgspec
 import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from holdfast.api.middleware.boundary import DEFAULT_POLICY, SECURITY_HEADERS, make_request_id
-from holdfast.api.problems import Problem
 from holdfast.api.streams.body import LENT_BODY, BodyOwner
+from holdfast.config import ServerSettings
+from holdfast.serving.guard import ConnectionLimits, GuardedConnection
 
 KEEP_ALIVE_SECONDS: Final = 75
 """Longer than the 60 s after which common proxies drop a silent connection: they should be the ones to close it."""
@@ -38,17 +37,13 @@ CLOSE_SECONDS: Final = 5
 MAX_PIPELINED: Final = 8
 """So many requests may wait for the end of an answer; then no more is read from their connection."""
 _H2C: Final = re.compile(rb"\r\nupgrade:[ \t]*h2c[ \t]*(?=\r\n|$)", re.IGNORECASE)
-_MALFORMED: Final = Problem(
-    status=400,
-    message="The request is not well-formed HTTP/1.1; its request line or a header cannot be read.",
-    code="malformed_http",
-)
-
+WEBSOCKET_BYTES: Final = 1_000_000
+"""A message that is over the limit of bodies by up to this is refused in words; a larger one ends its connection."""
 
 logger = logging.getLogger(__name__)
 
 
-class LendingConnection(HttpToolsProtocol):
+class LendingConnection(GuardedConnection):
     """One connection of the server."""
 
     __slots__ = ("answering", "borrower")
@@ -117,6 +112,8 @@ class LendingConnection(HttpToolsProtocol):
         """More of a request; what belongs to one that is being answered is of no use any more."""
         if self.borrower is None or self.pipeline:
             super().on_body(body)
+        else:
+            self.count_body(body)
 
     def handle_websocket_upgrade(self) -> None:
         """A WebSocket is wanted; in the middle of an answer that cannot be said."""
@@ -124,13 +121,6 @@ class LendingConnection(HttpToolsProtocol):
             super().handle_websocket_upgrade()
         else:
             self.transport.close()
-
-    def send_400_response(self, msg: str) -> None:
-        """Refuse what cannot be read, and close."""
-        # In the middle of an answer this would become a part of it; there, the end of the connection has to say it.
-        if self.cycle is None or self.cycle.response_complete:
-            self.transport.write(_refusal())
-        self.transport.close()
 
 
 def _without_h2c(data: bytes) -> bytes:
@@ -282,20 +272,6 @@ class UvicornBody:
         await self._flow.drain()
 
 
-def _refusal() -> bytes:
-    body = msgspec.json.encode(_MALFORMED.envelope)
-    headers = (
-        (b"content-type", b"application/json"),
-        (b"content-length", str(len(body)).encode()),
-        (b"connection", b"close"),
-        *SECURITY_HEADERS,
-        DEFAULT_POLICY,
-        (b"x-request-id", make_request_id().encode()),
-    )
-    head = b"".join(name + b": " + value + b"\r\n" for name, value in headers)
-    return b"HTTP/1.1 400 Bad Request\r\n" + head + b"\r\n" + body
-
-
 _CALLED: Final = (
     "_start_asgi_task",
     "connection_lost",
@@ -351,8 +327,8 @@ async def _no_app(scope: Scope, receive: Receive, send: Send) -> None:
 class HttpServer(uvicorn.Server):
     """uvicorn, with its signals taken care of outside and a word when it is ready."""
 
-    def __init__(self, app: ASGIApp) -> None:
-        super().__init__(_make_config(app, _choose_connection()))
+    def __init__(self, app: ASGIApp, settings: ServerSettings) -> None:
+        super().__init__(_make_config(app, _choose_connection(), settings))
         self.ready = asyncio.Event()
 
     @contextlib.contextmanager
@@ -385,16 +361,18 @@ class HttpServer(uvicorn.Server):
 
 
 @contextlib.asynccontextmanager
-async def listening(app: ASGIApp, *, lends: bool = True) -> AsyncIterator[str]:
+async def listening(app: ASGIApp, *, lends: bool = True, settings: ServerSettings | None = None) -> AsyncIterator[str]:
     """Serve an app on a free port of this machine while the block runs: for tests, without uvicorn's ticks and waits.
 
     With `lends=False` over uvicorn's own connections. Gives the address.
     """
-    kind = LendingConnection if lends else HttpToolsProtocol
-    config, state = _make_config(app, kind), ServerState()
+    kind = LendingConnection if lends else GuardedConnection
+    config, state = _make_config(app, kind, settings or ServerSettings()), ServerState()
     config.load()
     listener = await asyncio.get_running_loop().create_server(
-        lambda: kind(config=config, server_state=state, app_state={}), "127.0.0.1", 0
+        lambda: config.http_protocol_class(config=config, server_state=state, app_state={}),  # type: ignore[call-arg]
+        "127.0.0.1",
+        0,
     )
     try:
         yield f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
@@ -406,8 +384,8 @@ async def listening(app: ASGIApp, *, lends: bool = True) -> AsyncIterator[str]:
             await asyncio.wait(state.tasks, timeout=CLOSE_SECONDS)
 
 
-def _choose_connection() -> type[HttpToolsProtocol]:
-    """Ours, if this uvicorn has what it needs; else uvicorn's own, and somebody should know."""
+def _choose_connection() -> type[GuardedConnection]:
+    """One that lends, if this uvicorn has what it needs; else one that does not, and somebody should know."""
     missing = find_missing_parts()
     if not missing:
         return LendingConnection
@@ -417,14 +395,15 @@ def _choose_connection() -> type[HttpToolsProtocol]:
         uvicorn.__version__,
         ", ".join(missing),
     )
-    return HttpToolsProtocol
+    return GuardedConnection
 
 
-def _make_config(app: ASGIApp, connection: type[HttpToolsProtocol]) -> uvicorn.Config:
+def _make_config(app: ASGIApp, connection: type[GuardedConnection], settings: ServerSettings) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         interface="asgi3",
-        http=connection,
+        http=partial(connection, limits=ConnectionLimits.of(settings)),  # type: ignore[arg-type]
+        ws_max_size=settings.max_body_bytes + WEBSOCKET_BYTES,
         ws="websockets-sansio",
         # The server's parts are opened and closed around this; the app has no life cycle of its own.
         lifespan="off",

@@ -11,6 +11,7 @@ import socket
 from collections.abc import AsyncIterator, Callable
 from typing import Any, Protocol
 
+from holdfast.config import ServerSettings
 from holdfast.serving.on_uvicorn import HttpServer
 from holdfast.signals import signals_to
 
@@ -36,7 +37,7 @@ async def serve_until_signalled(
     serving: Serving,
     listeners: list[socket.socket],
     *,
-    grace_seconds: float,
+    settings: ServerSettings,
     on_ready: Callable[[], None],
     on_stopping: Callable[[], None],
 ) -> None:
@@ -45,12 +46,12 @@ async def serve_until_signalled(
     Args:
         serving: what is served.
         listeners: bound sockets; they are closed here.
-        grace_seconds: how long running work may go on after the first signal.
+        settings: what connections may cost, and how long running work may go on after the first signal.
         on_ready: called once connections are accepted.
         on_stopping: called at the first signal.
     """
     stop, hurry = asyncio.Event(), asyncio.Event()
-    http = HttpServer(serving.app)
+    http = HttpServer(serving.app, settings)
 
     def take_signal(number: signal.Signals) -> None:
         if stop.is_set():
@@ -67,14 +68,14 @@ async def serve_until_signalled(
             on_stopping()
             serving.begin_shutdown()
             http.close_listeners()
-            await _drain(serving, grace_seconds, hurry)
+            await _drain(serving, settings.shutdown_grace_seconds, hurry)
             http.should_exit = True
 
 
 @contextlib.asynccontextmanager
 async def serve_beside(serving: Serving, listeners: list[socket.socket]) -> AsyncIterator[None]:
     """Serve while the block runs, for a client in this process; at its end running work is interrupted and saved."""
-    http = HttpServer(serving.app)
+    http = HttpServer(serving.app, ServerSettings())
     loop = asyncio.get_running_loop()
     serve = loop.create_task(http.serve(sockets=listeners))
     ready = loop.create_task(http.ready.wait())

@@ -5,6 +5,6 @@ anything; the environment comes in as a mapping.
 """
 
 from holdfast.settings.load import Loaded, load_settings
-from holdfast.settings.paths import config_directory, data_directory, database_path
+from holdfast.settings.paths import config_directory, data_directory, database_path, settings_places
 
-__all__ = ["Loaded", "config_directory", "data_directory", "database_path", "load_settings"]
+__all__ = ["Loaded", "config_directory", "data_directory", "database_path", "load_settings", "settings_places"]

@@ -16,6 +16,7 @@ from holdfast.settings.types import Key, suggest
 BUILT_IN_MODELS: Final = ("demo", "chaos")
 """Answered by Holdfast itself; a name may follow after a slash."""
 _ORIGIN: Final = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#\s]+")
+_HOST_NAME: Final = re.compile(r"[A-Za-z0-9_.-]+")
 _HTTP_URL: Final = re.compile(r"https?://[^/?#\s]+[^\s]*")
 
 SettingProblem = tuple[Key, str]
@@ -34,6 +35,9 @@ def find_problems(settings: Settings, known_providers: Collection[str] | None) -
         if not _ORIGIN.fullmatch(origin):
             what = f'"{origin}" is no origin; write each as "https://example.org", without a path and without "*".'
             yield ("server", "cors_origins"), what
+    for name in settings.server.allowed_hosts:
+        if not _HOST_NAME.fullmatch(name):
+            yield ("server", "allowed_hosts"), f'"{name}" is no name of a host; write each as "agent.example.org".'
     try:
         database_path(settings.store, Path())
     except ConfigError as error:

@@ -59,6 +59,8 @@ class SettingsFile(msgspec.Struct, kw_only=True):
     warnings: list[str] = []
     variables: set[str] = set()
     """The names that the file refers to."""
+    empty: dict[Key, str] = {}
+    """Keys whose value refers to a variable that is empty or not set, and that variable."""
 
     def where(self, key: Key) -> str:
         """The file and the line of a key."""
@@ -120,6 +122,8 @@ class SettingsFile(msgspec.Struct, kw_only=True):
             self._warn(key, f'"{reference[0]}" names no variable and is left as it is; "$${{" writes "${{".')
             return reference[0]
         self.variables.add(name)
+        if not self.environment.get(name, "").strip():
+            self.empty[key] = name
         if name not in self.environment:
             self._warn(key, f"{name} is not set, so ${{{name}}} is empty.")
         return self.environment.get(name, "")

@@ -13,11 +13,11 @@ from holdfast.config import ServerSettings, Settings
 from holdfast.errors import ConfigError
 from holdfast.settings.check import find_problems
 from holdfast.settings.file import SettingsFile, read_file
-from holdfast.settings.paths import config_directory
+from holdfast.settings.paths import settings_places
 from holdfast.settings.types import Key, dotted, plain_keys, read_value, shown
 from holdfast.settings.variables import read_dialect, read_variables, unknown_variables
 
-FILE_NAME = "holdfast.toml"
+_API_KEY: Key = ("server", "api_key")
 
 
 class Loaded(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,6 +69,11 @@ def load_settings(
     sources.update({key: _flag_name(key) for key in flag_values})
 
     problems = [*flag_problems, *variables.problems, *theirs.problems, *found.problems]
+    if (unset := found.empty.get(_API_KEY)) is not None and _API_KEY not in {**theirs.values, **variables.values}:
+        problems.append(
+            f"{found.where(_API_KEY)}: {dotted(_API_KEY)}: the variable {unset} is not set or empty, and without it "
+            f"the server would be open. Set {unset}, or take the line out to have no key on this machine alone."
+        )
     if not problems:
         settings = msgspec.convert(_nest(values), Settings)
         problems = [
@@ -97,10 +102,7 @@ def _find_file(path: Path | None, environment: Mapping[str, str], cwd: Path) -> 
             raise ConfigError(f"HOLDFAST_CONFIG names {path}, and there is no such file.")
     if path is not None:
         return cwd / path
-    for directory in (cwd, config_directory(environment)):
-        if (directory / FILE_NAME).is_file():
-            return directory / FILE_NAME
-    return None
+    return next((place for place in settings_places(environment, cwd) if place.is_file()), None)
 
 
 def _read_flags(flags: Mapping[str, object]) -> tuple[dict[Key, object], list[str]]:

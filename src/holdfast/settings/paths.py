@@ -11,6 +11,7 @@ from holdfast.config import StoreSettings
 from holdfast.errors import ConfigError
 
 DATABASE_NAME: Final = "holdfast.db"
+FILE_NAME: Final = "holdfast.toml"
 
 
 def data_directory(environment: Mapping[str, str]) -> Path:
@@ -40,6 +41,11 @@ def database_path(store: StoreSettings, data_dir: Path) -> Path | None:
     if path not in (url, "", ":memory:") and not path.endswith("/") and "\x00" not in path:
         return Path(path).expanduser().absolute()
     raise ConfigError('store.url must be "sqlite:////absolute/path.db", "sqlite:///relative/path.db" or "memory:".')
+
+
+def settings_places(environment: Mapping[str, str], directory: Path) -> tuple[Path, ...]:
+    """Where a server that is started in a directory finds settings, if no file is named."""
+    return (directory / FILE_NAME, config_directory(environment) / FILE_NAME)
 
 
 def _xdg(environment: Mapping[str, str], variable: str, below_home: str) -> Path:

@@ -46,5 +46,5 @@ async def open_local_server(
     with tempfile.TemporaryDirectory() as folder:
         where = data_dir or Path(folder)
         async with open_server(settings, data_dir=where, environment=environment or {}, parts=parts) as server:
-            async with listening(server.app, lends=lends) as url:
+            async with listening(server.app, lends=lends, settings=settings.server) as url:
                 yield LocalServer(server, url)

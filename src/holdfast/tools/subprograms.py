@@ -42,7 +42,8 @@ async def run_subprogram(
     try:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-I", "-S", "-X", "utf8", file, *arguments),
-            stdin=asyncio.subprocess.PIPE,
+            # One that is given nothing may have ended before its input could be closed.
+            stdin=asyncio.subprocess.PIPE if given else asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             pass_fds=tuple(descriptors),
@@ -50,16 +51,12 @@ async def run_subprogram(
         )
     except OSError as error:  # the arguments are too long for a command line, or there are no more processes
         raise ToolError(f"A process could not be started: {error.strerror}.") from None
-    assert process.stdin is not None and process.stdout is not None and process.stderr is not None
+    assert process.stdout is not None and process.stderr is not None
     printed = Excerpt(max_output_bytes)
     try:
         async with asyncio.timeout(seconds):
-            try:
-                process.stdin.write(given)
-                await process.stdin.drain()
-                process.stdin.close()
-            except ConnectionError:
-                pass  # it ended before it had read everything, and its exit code says why
+            if process.stdin is not None:
+                await _give(process.stdin, given)
             while data := await process.stdout.read(65_536):
                 printed.add(data)
             problem = (await process.stderr.read(2_000)).decode("utf-8", "replace")
@@ -70,3 +67,12 @@ async def run_subprogram(
         if process.returncode is None:
             process.kill()
             await process.wait()
+
+
+async def _give(stdin: asyncio.StreamWriter, given: bytes) -> None:
+    try:
+        stdin.write(given)
+        await stdin.drain()
+        stdin.close()
+    except ConnectionError:
+        pass  # it ended before it had read everything, and its exit code says why

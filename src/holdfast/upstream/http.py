@@ -220,7 +220,7 @@ class HttpUpstream:
         retry_after = response.headers.get("retry-after")
         milliseconds = response.headers.get("retry-after-ms", "")
         if milliseconds.isdecimal():
-            retry_after = str(int(milliseconds) / 1000)
+            retry_after = str(float(milliseconds) / 1000)
         return self._without_secrets(self._codec.parse_error(response.status, body[:MAX_ERROR_BYTES], retry_after))
 
     async def _read_whole(self, response: TransportResponse, watchdog: Watchdog) -> bytes:

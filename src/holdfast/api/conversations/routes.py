@@ -38,7 +38,7 @@ async def create_conversation(request: Request) -> Response:
     service = service_of(request)
     raw = await read_body(request)
     # A client that has nothing to say may send no body at all.
-    body = convert(parse_object(raw) if raw else {}, CreateConversation)
+    body = convert(await parse_object(raw) if raw else {}, CreateConversation)
     name = f"conv_{secrets.token_hex(16)}"
     messages = parse_items(await resolve_references(service, body.items or [], "items"), "items")
     record = ConversationRecord(

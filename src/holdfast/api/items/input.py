@@ -17,7 +17,16 @@ from holdfast.api.items.foreign import is_foreign, note_of
 from holdfast.api.items.items import CUT_CALL, OWN_LABEL, custom_arguments, join_tool
 from holdfast.errors import RequestError
 from holdfast.ids import CallId, make_call_id
-from holdfast.messages import AssistantMessage, Message, SystemMessage, Text, ToolCall, ToolMessage, UserMessage
+from holdfast.messages import (
+    AssistantMessage,
+    AssistantPart,
+    Message,
+    SystemMessage,
+    Text,
+    ToolCall,
+    ToolMessage,
+    UserMessage,
+)
 
 _TEXT_PARTS: Final = ("input_text", "output_text", "text", "summary_text", "reasoning_text")
 _NOT_IN_NAMES: Final = re.compile(r"[^a-zA-Z0-9_-]")
@@ -63,12 +72,8 @@ def parse_items(given: Any, at: str) -> list[Message]:
         where = f"{at}[{number}]"
         if not isinstance(item, dict):
             raise _wrong(where, "must be an object")
-        for message in _parse_item(item, where):
-            if isinstance(message, AssistantMessage):
-                _join(messages, message)
-            else:
-                messages.append(message)
-    return messages
+        messages += _parse_item(item, where)
+    return _join_turns(messages)
 
 
 def check_calls(messages: Sequence[Message], known: frozenset[CallId], at: str = "input") -> None:
@@ -100,15 +105,25 @@ def check_calls(messages: Sequence[Message], known: frozenset[CallId], at: str =
             raise RequestError(f"No tool output found for function call {call}.", param=at, code="unanswered_call")
 
 
-def _join(messages: list[Message], said: AssistantMessage) -> None:
-    last = messages[-1] if messages else None
-    if isinstance(last, AssistantMessage) and not (
-        isinstance(last.parts[-1], Text) and isinstance(said.parts[0], Text)
-    ):
-        messages[-1] = msgspec.structs.replace(said, parts=(*last.parts, *said.parts))
-    else:
-        # Two texts in a row are two messages, as they were sent.
-        messages.append(said)
+def _join_turns(messages: Sequence[Message]) -> list[Message]:
+    """What the assistant said and did in a row is one message; whether it is whole, its last part says."""
+    joined: list[Message] = []
+    parts: list[AssistantPart] = []
+    last: AssistantMessage | None = None
+    for message in (*messages, None):
+        goes_on = isinstance(message, AssistantMessage) and not (
+            # Two texts in a row are two messages, as they were sent.
+            parts and isinstance(parts[-1], Text) and isinstance(message.parts[0], Text)
+        )
+        if last is not None and not goes_on:
+            joined.append(msgspec.structs.replace(last, parts=tuple(parts)))
+            parts, last = [], None
+        if isinstance(message, AssistantMessage):
+            parts += message.parts
+            last = message
+        elif message is not None:
+            joined.append(message)
+    return joined
 
 
 def _parse_item(item: dict[str, Any], at: str) -> Sequence[Message]:

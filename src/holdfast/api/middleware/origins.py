@@ -1,35 +1,42 @@
 """Which web pages may talk to the server (S5): its own, and those of the configured origins. No others.
 
-Programs send no Origin and are not concerned. Answers preflights itself, since these carry no key.
+Browsers say where a request comes from, and by which name the server was called; programs send no Origin and are not
+concerned. Answers preflights itself, since these carry no key.
 """
 
 import ipaddress
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from starlette.datastructures import MutableHeaders
 from starlette.responses import Response
+from starlette.routing import BaseRoute, Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from holdfast.api.dialects import Dialect
 from holdfast.api.middleware.refusing import refuse
 from holdfast.api.problems import Problem
 from holdfast.api.requests.headers import headers_of
+from holdfast.config import ServerSettings
 
 METHODS: Final = "GET, POST, PATCH, DELETE, OPTIONS"
 MAX_AGE_SECONDS: Final = 600
 _PORT = re.compile(r":\d*$")
+_HOST = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[\w.-]+)(?::\d{0,5})?", re.ASCII)
 
 
 class OriginMiddleware:
     """Pure ASGI."""
 
-    def __init__(self, app: ASGIApp, origins: Collection[str], dialect: Dialect, host: str, has_key: bool) -> None:
+    def __init__(self, app: ASGIApp, server: ServerSettings, dialect: Dialect, page: Sequence[BaseRoute]) -> None:
         self._app = app
-        self._origins = frozenset(origin.rstrip("/").lower() for origin in origins)
-        self._known_hosts = frozenset({host.lower(), *(origin.partition("://")[2] for origin in self._origins)})
-        self._has_key = has_key
+        self._page = page
+        self._origins = frozenset(origin.rstrip("/").lower() for origin in server.cors_origins)
+        named = (server.host, *server.allowed_hosts, *(origin.partition("://")[2] for origin in self._origins))
+        self._known_hosts = frozenset(name.lower() for name in named)
+        # Whoever has the key is no foreign page; then any name will do, unless the names were listed.
+        self._takes_any_host = bool(server.api_key) and not server.allowed_hosts
         session_headers = f"{dialect.header('Session-Id')}, {dialect.header('Session-Key')}"
         self._allow_headers = f"Authorization, Content-Type, Idempotency-Key, Last-Event-ID, {session_headers}"
         self._expose_headers = (
@@ -43,18 +50,35 @@ class OriginMiddleware:
             return
         headers = headers_of(scope)
         host = headers.get("host", "")
-        if not self._has_key and not self._is_trusted(host):
-            await refuse(_rebound(host), scope, receive, send)
-            return
         origin = headers.get("origin")
-        if origin is None:
-            await self._app(scope, receive, send)
-        elif origin.lower() in self._origins:
+        if (problem := self._check_host(host, scope)) is not None:
+            await refuse(problem, scope, receive, send)
+        elif origin is not None and origin.lower() in self._origins:
             await self._answer_allowed(origin, headers, scope, receive, send)
-        elif _is_same(origin, scope, host):
+        elif headers.get("sec-fetch-site", "").lower() == "cross-site" and not self._is_link_to_page(headers, scope):
+            await refuse(_CROSS_SITE, scope, receive, send)
+        elif origin is None or _is_same(origin, scope, host):
             await self._app(scope, receive, send)
         else:
             await refuse(_foreign(origin), scope, receive, send)
+
+    def _check_host(self, host: str, scope: Scope) -> Problem | None:
+        """Without a name there is nothing to judge by; with two, somebody in between judges by the other."""
+        if sum(name == b"host" for name, _ in scope["headers"]) != 1 or not host:
+            return _NOT_ONE_HOST
+        if not self._takes_any_host and not self._is_trusted(host):
+            return _rebound(host)
+        return None if _HOST.fullmatch(host) else _NOT_ONE_HOST
+
+    def _is_link_to_page(self, headers: Mapping[str, str], scope: Scope) -> bool:
+        """Somebody followed a link from elsewhere to our page: a whole document, not one inside of another."""
+        return (
+            scope["type"] == "http"
+            and scope["method"] in ("GET", "HEAD")
+            and headers.get("sec-fetch-mode", "").lower() == "navigate"
+            and headers.get("sec-fetch-dest", "document").lower() == "document"
+            and any(route.matches(scope)[0] is Match.FULL for route in self._page)
+        )
 
     async def _answer_allowed(
         self, origin: str, headers: Mapping[str, str], scope: Scope, receive: Receive, send: Send
@@ -82,7 +106,7 @@ class OriginMiddleware:
             await self._app(scope, receive, send_with_origin)
 
     def _is_trusted(self, host: str) -> bool:
-        """Without a key, is this a name that only somebody on this machine would use?
+        """Is this a name that only somebody on this machine would use, or that was configured?
 
         A foreign page can make its own name point at 127.0.0.1 and is then of the same origin as the server (DNS
         rebinding). Such a name has a dot in it, and is neither an address nor one that was configured.
@@ -121,7 +145,18 @@ def _foreign(origin: str) -> Problem:
 def _rebound(host: str) -> Problem:
     return Problem(
         status=403,
-        message=f"This server has no API key and does not answer to the name {host[:200]!r}. "
-        "Use 127.0.0.1 or localhost, or configure server.api_key.",
+        message=f"This server does not answer to the name {host[:200]!r}. Use 127.0.0.1 or localhost, or list the name "
+        "in server.allowed_hosts.",
         code="host_not_allowed",
     )
+
+
+_NOT_ONE_HOST: Final = Problem(
+    status=400, message="The request must have exactly one Host header, with a name or an address.", code="invalid_host"
+)
+_CROSS_SITE: Final = Problem(
+    status=403,
+    message="Pages of other sites may not use this server (Sec-Fetch-Site: cross-site). Allow them with "
+    "server.cors_origins.",
+    code="origin_not_allowed",
+)

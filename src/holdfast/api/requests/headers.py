@@ -10,6 +10,7 @@ from starlette.types import Scope
 from holdfast.errors import RequestError
 
 MAX_CHARACTERS: Final = 256
+MAX_DIGITS: Final = 18
 
 
 _HEADERS: Final = "holdfast.headers"
@@ -37,6 +38,14 @@ def header_text(connection: HTTPConnection, name: str) -> str | None:
     except UnicodeDecodeError:
         pass  # Some clients send Latin-1, as HTTP once said.
     return value.strip(" \t") or None
+
+
+def header_number(text: str) -> int | None:
+    """A header's whole number; None: it is none. More digits than any limit of ours has make it no larger."""
+    if not (text.isascii() and text.isdecimal()):
+        return None
+    # Python refuses to read thousands of digits, and zeros before them are allowed.
+    return int(text.lstrip("0")[:MAX_DIGITS] or "0")
 
 
 def header_value(text: str) -> str:

@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 from starlette.requests import Request
 
-from holdfast.api.requests.headers import check_header_text, header_text, headers_of
+from holdfast.api.requests.headers import check_header_text, header_number, header_text, headers_of
 from holdfast.ids import RunId
 from holdfast.store.records import IdempotencyKey
 
@@ -42,8 +42,7 @@ def parse_key(request: Request, fingerprint: str) -> IdempotencyKey | None:
 
 def is_retry(request: Request) -> bool:
     """Does an official SDK say that it sent this request before?"""
-    count = headers_of(request.scope).get("x-stainless-retry-count", "")
-    return count.isdecimal() and int(count) > 0
+    return (header_number(headers_of(request.scope).get("x-stainless-retry-count", "")) or 0) > 0
 
 
 class LiveRequests:

@@ -62,7 +62,8 @@ class ResponsesSocket:
     def __init__(self, service: Service, websocket: WebSocket) -> None:
         self._service = service
         self._websocket = websocket
-        self._waiting: asyncio.Queue[str | bytes] = asyncio.Queue()
+        self._waiting: asyncio.Queue[bytes] = asyncio.Queue()
+        self._waiting_bytes = 0
         self._remembered: UnstoredResponse | None = None
 
     async def serve(self) -> None:
@@ -74,11 +75,19 @@ class ResponsesSocket:
                 if message["type"] == "websocket.disconnect":
                     worker.cancel()
                     return
-                if self._waiting.qsize() >= MAX_WAITING:
-                    full = LimitReachedError(f"{MAX_WAITING} turns wait on this connection.", limit="waiting_turns")
-                    await self._send_problem(problem_of(full))
-                else:
-                    self._waiting.put_nowait(message.get("text") or message.get("bytes") or "")
+                text = message.get("text")
+                await self._take(text.encode() if text is not None else message.get("bytes") or b"")
+
+    async def _take(self, data: bytes) -> None:
+        """Let a turn wait for those before it: so many, and together no larger than one may be."""
+        most_bytes = self._service.settings.server.max_body_bytes
+        waiting = self._waiting.qsize()
+        if waiting >= MAX_WAITING or (waiting and self._waiting_bytes + len(data) > most_bytes):
+            full = f"{waiting} turns of {self._waiting_bytes:,} bytes wait on this connection."
+            await self._send_problem(problem_of(LimitReachedError(full, limit="waiting_turns")))
+        else:
+            self._waiting_bytes += len(data)
+            self._waiting.put_nowait(data)
 
     async def _work(self) -> None:
         until = asyncio.get_running_loop().time() + CONNECTION_SECONDS
@@ -91,7 +100,8 @@ class ResponsesSocket:
                     await self._send_problem(_TOO_OLD)
                     await self._websocket.close(1000, "connection limit reached")
                     return
-                await self._turn(data.encode() if isinstance(data, str) else data)
+                self._waiting_bytes -= len(data)
+                await self._turn(data)
         except WebSocketDisconnect:
             # Whoever reads is about to be told, too.
             return
@@ -99,7 +109,7 @@ class ResponsesSocket:
     async def _turn(self, data: bytes) -> None:
         previous: str | None = None
         try:
-            wanted = _parse_turn(data, self._service.settings.server.max_body_bytes)
+            wanted = await _parse_turn(data, self._service.settings.server.max_body_bytes)
             previous = wanted.body.previous_response_id
             await self._answer(wanted)
         except HoldfastError as error:
@@ -181,14 +191,14 @@ class _FoldingEncoder(ResponseEncoder):
         return super().encode(batches)
 
 
-def _parse_turn(data: bytes, max_bytes: int) -> Wanted:
+async def _parse_turn(data: bytes, max_bytes: int) -> Wanted:
     if len(data) > max_bytes:
         raise RequestError(
             f"The message is over the limit of {max_bytes} bytes (server.max_body_bytes).",
             status=413,
             code="body_too_large",
         )
-    raw: dict[str, Any] = parse_object(data)
+    raw: dict[str, Any] = await parse_object(data)
     kind = raw.pop("type", None)
     if kind != "response.create":
         raise RequestError(

@@ -224,7 +224,7 @@ async def steer_run(request: Request) -> Response:
     service = service_of(request)
     run = (await service.supervisor.get(_run_of(request))).run
     words = _words(service)
-    message = parse_steering(parse_object(await read_body(request)))
+    message = parse_steering(await parse_object(await read_body(request)))
     try:
         await service.supervisor.steer(run, message)
     except RequestError as error:

@@ -55,7 +55,7 @@ async def _place(service: Service, before: str) -> SessionPlace:
 async def create_session(request: Request) -> Response:
     """Make an empty session."""
     service = service_of(request)
-    body = convert(parse_object(await read_body(request) or b"{}"), SessionBody)
+    body = convert(await parse_object(await read_body(request) or b"{}"), SessionBody)
     session = SessionId(check_header_text("id", body.id)) if body.id else make_session_id()
     if await service.store.get_session(session) is not None:
         raise RequestError(f"There is a session {session} already.", status=409, param="id", code="session_exists")
@@ -77,7 +77,7 @@ async def change_session(request: Request) -> Response:
     """Change a session's title or metadata."""
     service = service_of(request)
     record = await _find(service, request)
-    body = convert(parse_object(await read_body(request)), SessionBody)
+    body = convert(await parse_object(await read_body(request)), SessionBody)
     changed = msgspec.structs.replace(
         record,
         title=record.title if body.title is None else _title(body.title),
@@ -114,7 +114,7 @@ async def fork_session(request: Request) -> Response:
     """Copy a session, whole or up to a message, into a new one."""
     service = service_of(request)
     record = await _find(service, request)
-    body = convert(parse_object(await read_body(request) or b"{}"), ForkBody)
+    body = convert(await parse_object(await read_body(request) or b"{}"), ForkBody)
     at = NodeId(body.at) if body.at is not None else None
     if at is not None:
         path = await service.store.path(record.head) if record.head is not None else []

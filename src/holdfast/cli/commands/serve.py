@@ -18,6 +18,7 @@ from holdfast.cli.startup import Startup, prepare
 from holdfast.config import DialectName
 from holdfast.errors import ConfigError
 from holdfast.server import open_server
+from holdfast.serving.guard import allow_more_files
 from holdfast.serving.listeners import make_url, open_listeners, require_key, resolve
 from holdfast.serving.run import serve_until_signalled
 from holdfast.settings import database_path
@@ -57,18 +58,24 @@ def serve(
 
 async def _serve(startup: Startup, *, chaos: bool) -> None:
     server_settings = startup.settings.server
+    allow_more_files()
     addresses = resolve(server_settings.host)
     require_key(server_settings, addresses)
     # Before the store is opened: a second server on the same port must not touch the first one's runs.
     listeners = open_listeners(addresses, server_settings.port)
     url = make_url(server_settings.host, listeners[0].getsockname()[1])
     async with open_server(
-        startup.settings, data_dir=startup.data_dir, environment=startup.environment, chaos=chaos, url=url
+        startup.settings,
+        data_dir=startup.data_dir,
+        environment=startup.environment,
+        settings_file=startup.loaded.path,
+        chaos=chaos,
+        url=url,
     ) as server:
         await serve_until_signalled(
             server,
             listeners,
-            grace_seconds=server_settings.shutdown_grace_seconds,
+            settings=server_settings,
             on_ready=lambda: _announce(startup, url, chaos=chaos),
             on_stopping=lambda: typer.echo(
                 f"Stopping; running work has {server_settings.shutdown_grace_seconds:g} s. Again to stop at once.",

@@ -9,7 +9,7 @@ import os
 import re
 import stat
 import sys
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
@@ -25,16 +25,57 @@ SHOWN_CHARACTERS: Final = 300
 _OPEN: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
-def walk(directory: int, *, recursive: bool, hidden: bool) -> Generator[tuple[str, int, str, bool], None, None]:
+Identity = tuple[int, int]
+"""A device and the number of a file there: what a file is, whatever it is called."""
+
+
+def identity_of(status: os.stat_result) -> Identity:
+    """What a file is."""
+    return status.st_dev, status.st_ino
+
+
+class Identities:
+    """Files and directories that are left out: by what they are, and by what they would be called."""
+
+    def __init__(
+        self,
+        *,
+        places: Iterable[Sequence[int]] = (),
+        names: Iterable[tuple[int, int, str]] = (),
+        devices: Iterable[int] = (),
+    ) -> None:
+        self._places = {(device, number) for device, number in places}
+        self._names = {(device, number, name.casefold()) for device, number, name in names}
+        self._devices = set(devices)
+
+    def has(self, status: os.stat_result) -> bool:
+        """Is this one of them?"""
+        return status.st_dev in self._devices or identity_of(status) in self._places
+
+    def has_name(self, directory: os.stat_result, name: str) -> bool:
+        """Is what has this name in a directory, or would have it, one of them?"""
+        return (*identity_of(directory), name.casefold()) in self._names
+
+    def plain(self) -> dict[str, Any]:
+        """For the program: what it is made from again."""
+        return {"places": list(self._places), "names": list(self._names), "devices": list(self._devices)}
+
+
+def walk(
+    directory: int, *, recursive: bool, hidden: bool, refused: Identities
+) -> Generator[tuple[str, int, str, bool], None, None]:
     """What is below a directory: relative path, descriptor of the parent, name, and whether it is a directory.
 
-    Symbolic links are named but not followed. Sorted, a directory before what is in it.
+    Symbolic links are named but not followed. Sorted, a directory before what is in it. What is refused is not named.
     """
     for root, directories, files, descriptor in os.fwalk(".", dir_fd=directory):
+        if refused.has(os.fstat(descriptor)):
+            directories.clear()
+            continue
         prefix = "" if root == "." else root.removeprefix("./") + "/"
         below = {name for name in directories if hidden or not name.startswith(".")}
         for name in sorted([*directories, *files]):
-            if hidden or not name.startswith("."):
+            if (hidden or not name.startswith(".")) and not _is_refused(name, descriptor, refused):
                 yield prefix + name, descriptor, name, name in below
         enters = recursive and root.count("/") < MAX_DEPTH
         directories[:] = sorted(below if hidden else below - SKIPPED_DIRECTORIES) if enters else []
@@ -43,6 +84,13 @@ def walk(directory: int, *, recursive: bool, hidden: bool) -> Generator[tuple[st
 def is_too_deep(path: str) -> bool:
     """Is a directory, by its path as `walk` has it, not entered because of its depth?"""
     return path.count("/") >= MAX_DEPTH
+
+
+def _is_refused(name: str, directory: int, refused: Identities) -> bool:
+    try:
+        return refused.has(os.stat(name, dir_fd=directory, follow_symlinks=False))
+    except OSError:  # gone meanwhile
+        return True
 
 
 def matches(path: str, pattern: str) -> bool:
@@ -74,7 +122,7 @@ def _past_stars(reached: set[int], globs: list[str]) -> set[int]:
     return reached
 
 
-def search_file(name: str, directory: int, pattern: re.Pattern[str]) -> Iterator[tuple[int, str]]:
+def search_file(name: str, directory: int, pattern: re.Pattern[str], refused: Identities) -> Iterator[tuple[int, str]]:
     """The lines of a text file that match, with their numbers; nothing for what is no readable text file."""
     try:
         descriptor = os.open(name, _OPEN, dir_fd=directory)
@@ -82,7 +130,7 @@ def search_file(name: str, directory: int, pattern: re.Pattern[str]) -> Iterator
         return
     with os.fdopen(descriptor, "rb") as file:
         status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_SEARCHED_BYTES:
+        if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_SEARCHED_BYTES or refused.has(status):
             return
         content = file.read(MAX_SEARCHED_BYTES)
     if b"\0" in content[:8192]:
@@ -95,7 +143,7 @@ def search_file(name: str, directory: int, pattern: re.Pattern[str]) -> Iterator
             yield number, line[start : start + SHOWN_CHARACTERS].strip()
 
 
-def _files(asked: dict[str, Any]) -> Iterator[tuple[str, int, str]]:
+def _files(asked: dict[str, Any], refused: Identities) -> Iterator[tuple[str, int, str]]:
     """The files to search: what they are called, the descriptor of their directory, and their name in it.
 
     Says at the end that there were directories it did not enter.
@@ -104,7 +152,8 @@ def _files(asked: dict[str, Any]) -> Iterator[tuple[str, int, str]]:
         yield asked["shown"], asked["directory"], asked["name"]
         return
     has_deeper = False
-    for path, parent, name, is_directory in walk(asked["directory"], recursive=True, hidden=asked["hidden"]):
+    below = walk(asked["directory"], recursive=True, hidden=asked["hidden"], refused=refused)
+    for path, parent, name, is_directory in below:
         if is_directory:
             has_deeper = has_deeper or is_too_deep(path)
         elif not asked["glob"] or matches(path, asked["glob"]):
@@ -121,9 +170,10 @@ def main() -> int:
     except (re.error, OverflowError, RecursionError) as error:
         sys.stderr.write(f"The pattern is not a regular expression: {error}.")
         return 2
+    refused = Identities(**asked["refused"])
     left = asked["max_matches"]
-    for shown, parent, name in _files(asked):
-        for number, line in search_file(name, parent, pattern):
+    for shown, parent, name in _files(asked, refused):
+        for number, line in search_file(name, parent, pattern, refused):
             if left == 0:
                 sys.stdout.write(f"[stopped at {asked['max_matches']:,} matches; narrow the pattern, path or glob]\n")
                 return 0

@@ -19,6 +19,7 @@ from holdfast.errors import ToolError
 from holdfast.messages import ToolSpec
 from holdfast.tools.arguments import Arguments, make_spec, parse_arguments
 from holdfast.tools.files import search
+from holdfast.tools.files.own_files import OwnFiles
 from holdfast.tools.files.workspace import Workspace
 from holdfast.tools.output import cut
 from holdfast.tools.port import ToolContext, ToolResult
@@ -93,9 +94,14 @@ class FileTools:
     """The five tools for files."""
 
     def __init__(
-        self, workspace: Path, *, max_output_bytes: int = 50_000, search_seconds: float = SEARCH_SECONDS
+        self,
+        workspace: Path,
+        *,
+        own_files: OwnFiles | None = None,
+        max_output_bytes: int = 50_000,
+        search_seconds: float = SEARCH_SECONDS,
     ) -> None:
-        self._workspace = Workspace(workspace)
+        self._workspace = Workspace(workspace, own_files)
         self._search_seconds = search_seconds
         self._changing = threading.Lock()
         """Models ask for several edits of one file at once; without it the last would undo the others."""
@@ -201,7 +207,9 @@ class FileTools:
             cut_short = ""
             deadline = time.monotonic() + LIST_SECONDS
             recursive = asked.recursive or bool(asked.glob)
-            with closing(search.walk(directory, recursive=recursive, hidden=asked.hidden)) as entries:
+            refused = self._workspace.own_files.look()
+            walk = search.walk(directory, recursive=recursive, hidden=asked.hidden, refused=refused)
+            with closing(walk) as entries:
                 for path, _, _, is_directory in entries:
                     if recursive and is_directory and search.is_too_deep(path):
                         cut_short = search.TOO_DEEP
@@ -234,6 +242,7 @@ class FileTools:
             "ignore_case": asked.ignore_case,
             "hidden": asked.hidden,
             "max_matches": asked.max_matches,
+            "refused": (await in_thread(lambda stop: self._workspace.own_files.look())).plain(),
         }
         try:
             ran = await run_subprogram(

@@ -2,7 +2,8 @@
 
 A path is walked name by name, each opened relative to the directory before it and never through a symbolic link; links
 are read and their targets walked the same way. So what was checked is what is opened, whatever is swapped meanwhile.
-Everything here blocks: call it in a thread. Below the file tools; knows no tool.
+What belongs to the server is refused on the way (see own_files.py). Everything here blocks: call it in a thread. Below
+the file tools; knows no tool.
 """
 
 import errno
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from holdfast.errors import ToolError
+from holdfast.tools.files.own_files import OwnFiles
 
 MAX_LINKS: Final = 40
 MAX_DIRECTORIES: Final = 250
@@ -28,8 +30,9 @@ _CREATE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLO
 class Workspace:
     """A directory and what is below it."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, own_files: OwnFiles | None = None) -> None:
         self.root = root.absolute()
+        self.own_files = own_files or OwnFiles()
         self._real_root = os.path.realpath(root)
 
     def read(self, path: str, max_bytes: int) -> bytes:
@@ -41,7 +44,9 @@ class Workspace:
         with self._errors(path), self._walk(path) as (directory, name):
             descriptor = open_regular(name, directory)
             with os.fdopen(descriptor, "rb") as file:
-                size = os.fstat(descriptor).st_size
+                status = os.fstat(descriptor)
+                self.own_files.check(path, status)
+                size = status.st_size
                 content = b"" if size > max_bytes else file.read(max_bytes + 1)
             # Files of /proc have no size, and others grow while they are read.
             if size > max_bytes or len(content) > max_bytes:
@@ -62,6 +67,7 @@ class Workspace:
             except FileNotFoundError:
                 old = None
             if old is not None:
+                self.own_files.check(path, old)
                 _require_regular(old)
                 if not os.access(name, os.W_OK, dir_fd=directory):  # a rename would not ask
                     raise PermissionError
@@ -88,8 +94,9 @@ class Workspace:
             ToolError: it is not there, or outside.
         """
         with self._errors(path), self._walk(path) as (directory, name):
-            mode = os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode
-            if stat.S_ISDIR(mode):
+            status = os.stat(name, dir_fd=directory, follow_symlinks=False)
+            self.own_files.check(path, status)
+            if stat.S_ISDIR(status.st_mode):
                 return os.open(name, _DIRECTORY, dir_fd=directory), "."
             return os.dup(directory), name
 
@@ -100,6 +107,7 @@ class Workspace:
         opened = [os.open(self._real_root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)]
         links = 0
         try:
+            self.own_files.check(path, os.fstat(opened[0]))
             name = "."
             while pending:
                 part = pending.pop()
@@ -108,6 +116,7 @@ class Workspace:
                         raise _outside(path)
                     os.close(opened.pop())
                     continue
+                self.own_files.check_name(path, opened[-1], part)
                 target = _link_target(part, opened[-1])
                 if target is not None:
                     links += 1
@@ -121,6 +130,7 @@ class Workspace:
                     if len(opened) > MAX_DIRECTORIES:
                         raise ToolError(f"{path[:200]}… goes through more than {MAX_DIRECTORIES} directories.")
                     opened.append(_enter(part, opened[-1], make_parents))
+                    self.own_files.check(path, os.fstat(opened[-1]))
                 else:
                     name = part
             yield opened[-1], name

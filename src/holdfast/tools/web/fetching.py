@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, Any, Final
 from holdfast import __version__
 from holdfast.errors import ToolError
 from holdfast.tools.subprograms import run_subprogram
+from holdfast.tools.threads import in_thread
 from holdfast.tools.web.addresses import is_public
+from holdfast.tools.web.charsets import decode_page
 
 if TYPE_CHECKING:
     from aiohttp import ClientResponse, ClientSession
@@ -28,8 +30,7 @@ USER_AGENT: Final = f"Holdfast/{__version__} (fetch_url)"
 _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 _TEXTUAL: Final = r"text/.*|application/(.*[+.-])?(json|xml|javascript|ecmascript|yaml|toml|x-ndjson|jsonl?)"
 _HTML: Final = frozenset({"text/html", "application/xhtml+xml"})
-_META_CHARSET: Final = rb"""(?i)<meta[^>]{0,200}charset=["']?([\w-]{1,40})"""
-"""Both are compiled when the first page comes: a server that fetches none should not start later for them."""
+"""Compiled when the first page comes: a server that fetches none should not start later for it."""
 
 _HTML_TEXT: Final = str(Path(__file__).with_name("html_text.py"))
 """By its path, because it is run and never imported."""
@@ -121,7 +122,7 @@ class PageFetcher:
                 break
         if b"\0" in body[:8192] and answer.charset is None:
             raise ToolError(f"{_shown_url(url)} is not text, although it says so.")
-        text = _decoded(bytes(body), answer.charset)
+        text = await in_thread(lambda stop: decode_page(bytes(body), answer.charset, stop))
         if kind in _HTML:
             text = await self._readable(text, url)
         return FetchedPage(_shown_url(url), answer.status, answer.reason or "", text, whole=whole)
@@ -187,12 +188,3 @@ def _reason(error: Exception) -> str:
     if isinstance(error, TimeoutError):
         return "it does not answer."
     return (str(error) or type(error).__name__)[:300]
-
-
-def _decoded(body: bytes, charset: str | None) -> str:
-    declared = re.search(_META_CHARSET, body[:2048])
-    name = charset or (declared.group(1).decode("ascii") if declared else "utf-8-sig")
-    try:
-        return body.decode(name, "replace")
-    except (LookupError, ValueError):  # no such encoding, or one that is not for text
-        return body.decode("utf-8", "replace")

@@ -111,7 +111,7 @@ def fill_arguments(tool: ToolSpec, words: str) -> DemoCall:
     required = tool.parameters.get("required", [])
     rest = re.sub(r"^[`'\"\s]*(?:tool)?\s*(?:with|for|in|on|to|:)?\s*", "", words).strip(" \n.!?`'\"")
     texts = [next(filter(None, groups)) for groups in re.findall(r"\"([^\"]+)\"|`([^`]+)`|'([^']+)'", words)] or [rest]
-    numbers = re.findall(r"-?\d+(?:\.\d+)?", words)
+    numbers = re.findall(r"-?\d{1,15}(?:\.\d{1,15})?", words)
     arguments: dict[str, Any] = {}
     for name in required if isinstance(required, list) else []:
         schema = properties.get(name, {})

@@ -1,0 +1,233 @@
+"""S7: what a connection may cost before anybody knows what it wants: the size of a head, time, a place."""
+
+import asyncio
+import contextlib
+import resource
+from collections.abc import AsyncIterator
+
+import pytest
+
+from holdfast.config import ServerSettings
+from holdfast.serving.guard import MAX_HEAD_BYTES, ConnectionLimits
+from holdfast.testing import Reply
+from tests.serving import CHAT, Answer, World, asking, serving
+
+QUICK = ServerSettings(head_seconds=0.3, body_seconds=0.3, keepalive_seconds=0.1)
+HEAD = b"GET /health HTTP/1.1\r\nHost: localhost\r\n"
+UPGRADE = (
+    b"GET /v1/responses HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+    b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
+)
+POST = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
+both = pytest.mark.parametrize("lends", [True, False], ids=["lends", "plain"])
+
+
+class Wire:
+    """A connection, byte by byte."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    def write(self, data: bytes) -> None:
+        self._writer.write(data)
+
+    async def answer(self, seconds: float = 10.0) -> Answer:
+        """What is said next."""
+        async with asyncio.timeout(seconds):
+            head = (await self._reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+            headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in head[1:])}
+            body = await self._reader.readexactly(int(headers.get("content-length", 0)))
+        return Answer(int(head[0].split(" ")[1]), headers, body)
+
+    async def rest(self, seconds: float = 10.0) -> bytes:
+        """All that comes until the connection ends."""
+        async with asyncio.timeout(seconds):
+            return await self._reader.read()
+
+
+@contextlib.asynccontextmanager
+async def connected(world: World) -> AsyncIterator[Wire]:
+    host, _, port = world.base_url.removeprefix("http://").partition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    try:
+        yield Wire(reader, writer)
+    finally:
+        writer.transport.abort()
+
+
+LARGE = {
+    "one header": HEAD + b"X: " + b"x" * MAX_HEAD_BYTES + b"\r\n\r\n",
+    "one that never ends": HEAD + b"X: " + b"x" * 3_000_000,
+    "many": HEAD + b"X: y\r\n" * 20_000 + b"\r\n",
+    "many that never end": HEAD + b"X: y\r\n" * 300_000,
+    "the path": b"GET /" + b"x" * MAX_HEAD_BYTES + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "a method that never ends": b"GET / HTTP/1.1\r\n" + b"X" * 300_000,
+    "a WebSocket's": UPGRADE + b"X: " + b"x" * MAX_HEAD_BYTES + b"\r\n\r\n",
+}
+
+
+@both
+@pytest.mark.parametrize("name", LARGE)
+async def test_a_head_that_is_too_large_is_refused_before_it_is_kept(name: str, lends: bool) -> None:
+    """S7.d: 431 with the envelope, whatever of it is large, also while it is still coming."""
+    async with serving(lends=lends) as world, connected(world) as wire:
+        wire.write(LARGE[name])
+        answer = await wire.answer()
+        assert answer.status == 431, answer.body
+        assert answer.error["code"] == "head_too_large"
+        assert answer.headers["x-request-id"]
+        assert (await wire.rest()) == b""
+        assert (await world.client.get("/health")).status == 200
+
+
+@both
+async def test_a_head_of_the_largest_size_is_read_and_so_is_what_follows_it(lends: bool) -> None:
+    """S7.d: 64 kB are allowed, in one piece or in many, and again on the same connection."""
+    start = HEAD + b"X: "
+    head = start + b"x" * (MAX_HEAD_BYTES - len(start) - 8) + b"\r\n\r\n"
+    async with serving([Reply(text="Hi")] * 2, lends=lends) as world, connected(world) as wire:
+        for _ in range(3):
+            wire.write(head)
+            assert (await wire.answer()).status == 200
+        for place in range(0, len(head), 10_000):
+            wire.write(head[place : place + 10_000])
+            await asyncio.sleep(0)
+        assert (await wire.answer()).status == 200
+        body = b'{"messages": [{"role": "user", "content": "' + b"x" * 300_000 + b'"}]}'
+        wire.write(POST + b"Content-Length: %d\r\n\r\n" % len(body) + body + head)
+        assert (await wire.answer()).status == 200
+        assert (await wire.answer()).status == 200
+
+
+@both
+@pytest.mark.parametrize(
+    "trailers", [b"0\r\n" + b"X: y\r\n" * 300_000, b"0\r\nX: " + b"y" * 3_000_000, b"1;" + b"x" * 300_000]
+)
+async def test_what_surrounds_a_body_is_bounded_too(trailers: bytes, lends: bool) -> None:
+    """S7.d: chunk extensions and headers behind the body are kept no more than a head."""
+    async with serving(lends=lends) as world, connected(world) as wire:
+        wire.write(POST + b"Transfer-Encoding: chunked\r\n\r\n" + b"2\r\n{}\r\n" + trailers)
+        assert (await wire.answer()).status == 400
+        assert (await wire.rest()) == b""
+
+
+LATE = {
+    "half a head": HEAD,
+    "a byte": b"G",
+    "line breaks": b"\r\n",
+    "half a WebSocket's head": UPGRADE,
+    "half a body": POST + b"Content-Length: 100\r\n\r\n{",
+    "no body": POST + b"Content-Length: 100\r\n\r\n",
+    "half a chunk": POST + b"Transfer-Encoding: chunked\r\n\r\n5\r\n{",
+}
+
+
+@both
+@pytest.mark.parametrize("again", [False, True], ids=["at once", "after an answer"])
+@pytest.mark.parametrize("name", LATE)
+async def test_what_does_not_come_is_cut_off(name: str, again: bool, lends: bool) -> None:
+    """S7.e: 408 with the envelope, on a new connection and on one that was used; nothing is run."""
+    async with serving(lends=lends, server=QUICK) as world, connected(world) as wire:
+        if again:
+            wire.write(HEAD + b"\r\n")
+            assert (await wire.answer()).status == 200
+        wire.write(LATE[name])
+        if name == "line breaks":
+            assert (await wire.rest()) == b""
+        else:
+            answer = await wire.answer()
+            assert (answer.status, answer.error["code"]) == (408, "request_timeout")
+            assert (await wire.rest()) == b""
+        assert not world.provider.requests
+
+
+@both
+@pytest.mark.parametrize("sent", [HEAD, POST + b"Content-Length: 100000\r\n\r\n"], ids=["head", "body"])
+async def test_what_comes_drop_by_drop_is_cut_off_as_well(sent: bytes, lends: bool) -> None:
+    """S7.e: a byte now and then holds no connection."""
+    async with serving(lends=lends, server=QUICK) as world, connected(world) as wire:
+        wire.write(sent)
+        reading = asyncio.ensure_future(wire.answer())
+        for _ in range(100):
+            wire.write(b"x")
+            await asyncio.wait([reading], timeout=0.05)
+            if reading.done():
+                break
+        assert (await reading).status == 408
+
+
+@both
+async def test_a_connection_that_says_nothing_is_closed(lends: bool) -> None:
+    """S7.e: without a word, since nothing was asked."""
+    async with serving(lends=lends, server=QUICK) as world, connected(world) as wire:
+        assert (await wire.rest()) == b""
+
+
+@both
+async def test_a_body_that_comes_slowly_but_comes_is_read(lends: bool) -> None:
+    """S7.e: it takes longer in all than the time that a silence may take."""
+    body = b'{"messages": [{"role": "user", "content": "' + b"x" * 20_000 + b'"}]}'
+    async with serving([Reply(text="Hi")], lends=lends, server=QUICK) as world, connected(world) as wire:
+        wire.write(POST + b"Content-Length: %d\r\n\r\n" % len(body))
+        for place in range(0, len(body), 2_000):
+            wire.write(body[place : place + 2_000])
+            await asyncio.sleep(0.06)
+        assert (await wire.answer()).status == 200
+
+
+@both
+async def test_silent_streams_and_sockets_are_left_alone(lends: bool) -> None:
+    """S7.e: what has begun may be silent for longer than any head or body, also with the next request behind it."""
+    replies = [Reply(text="One two", hold_after=1)] * 2
+    async with serving(replies, lends=lends, server=QUICK) as world:
+        async with connected(world) as wire, world.client.session.ws_connect("/v1/responses") as socket:
+            body = b'{"stream": true, "messages": [{"role": "user", "content": "Hi?"}]}'
+            wire.write(POST + b"Content-Length: %d\r\nConnection: close\r\n\r\n" % len(body) + body + b"GET /hea")
+            first = await world.provider.received()
+            await socket.send_str('{"type": "response.create", "input": "Hello?"}')
+            second = await world.provider.received(2)
+            await asyncio.sleep(1.0)
+            first.release()
+            second.release()
+            assert b"[DONE]" in await wire.rest()
+            kinds = [(await socket.receive_json(timeout=5))["type"]]
+            while kinds[-1] != "response.completed":
+                kinds.append((await socket.receive_json(timeout=5))["type"])
+
+
+@both
+async def test_connections_are_capped_and_health_is_still_told(lends: bool) -> None:
+    """S7.f: 503 at once, with Retry-After, then closed; when others leave there is room again."""
+    server = ServerSettings(max_connections=3)
+    async with serving([Reply(text="Hi")], lends=lends, server=server) as world:
+        async with contextlib.AsyncExitStack() as stack:
+            for _ in range(3):
+                wire = await stack.enter_async_context(connected(world))
+                wire.write(HEAD)
+            async with connected(world) as wire:
+                wire.write(POST + b"Content-Length: 100\r\n\r\n")
+                answer = await wire.answer()
+                assert (answer.status, answer.error["code"]) == (503, "too_many_connections")
+                assert (answer.headers["retry-after"], answer.headers["connection"]) == ("1", "close")
+                assert (await wire.rest()) == b""
+            async with connected(world) as wire:
+                wire.write(HEAD + b"\r\n")
+                assert (await wire.answer()).status == 200
+                assert (await wire.rest()) == b""
+            many = [await stack.enter_async_context(connected(world)) for _ in range(40)]
+            for wire in many:
+                assert (await wire.answer()).status == 503
+        status = 0
+        async with asyncio.timeout(5):
+            while status != 200:
+                with contextlib.suppress(ConnectionError, IndexError):  # it is still full: closed without a word
+                    status = (await world.client.raw("POST", CHAT, asking())).status
+
+
+def test_without_a_number_there_is_a_descriptor_for_the_model_of_every_client() -> None:
+    """S7.f: half of what the system allows; a number that is set stands."""
+    files = min(resource.getrlimit(resource.RLIMIT_NOFILE)[0], 65_536)
+    limit = ConnectionLimits.of(ServerSettings()).max_connections
+    assert 0 < 2 * limit < files
+    assert ConnectionLimits.of(ServerSettings(max_connections=7)).max_connections == 7
