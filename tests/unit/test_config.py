@@ -226,7 +226,7 @@ class TestWrongValues:
             ("[sever]\nport = 1", 'line 1: sever: there is no such key; did you mean "server"?'),
             (
                 "[mcp.files]\ncommand = ['x']\nzzz = 1",
-                "line 3: mcp.files.zzz: there is no such key. Known here: command, env, url, headers.",
+                "line 3: mcp.files.zzz: there is no such key. Known here: command, env, url, headers, start_seconds.",
             ),
         ],
     )

@@ -3,9 +3,8 @@
 Sits on the runs layer and the ports. Nothing here does anything.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 from starlette.requests import HTTPConnection
 
@@ -16,6 +15,7 @@ from holdfast.config import Settings
 from holdfast.runs.supervisor import Supervisor
 from holdfast.runs.telemetry.metrics import Metrics
 from holdfast.store.port import Store
+from holdfast.tools.port import RemoteTools
 
 
 class Models(Protocol):
@@ -23,14 +23,6 @@ class Models(Protocol):
 
     def has_model(self, name: str) -> bool:
         """Would a call to `provider/model` find its provider?"""
-        ...
-
-
-class RemoteTools(Protocol):
-    """Tools that live in other processes and can be away."""
-
-    def status(self) -> Mapping[str, Any]:
-        """Each server's state, without secrets."""
         ...
 
 

@@ -15,7 +15,7 @@ from holdfast.api.chat_completions.encode import ChatEncoder, encode_plain
 from holdfast.api.chat_completions.finish import ending_of
 from holdfast.api.chat_completions.schema import ChatBody, ChatRequest, parse_chat_request
 from holdfast.api.requests.body import read_object
-from holdfast.api.requests.headers import header_value
+from holdfast.api.requests.headers import add_warnings
 from holdfast.api.requests.idempotency import fingerprint_request
 from holdfast.api.requests.run_start import start_headers, start_run
 from holdfast.api.requests.targets import (
@@ -118,8 +118,7 @@ async def _answer(service: Service, request: Request, started: Started, headers:
     assert outcome is not None, "a log that was read to its end has an outcome"
     dialect = service.dialect
     ending = ending_of(outcome, has_text=bool(transcript.text), tools_ran=bool(transcript.tools))
-    if transcript.warnings:
-        headers[dialect.header("Warning")] = header_value(" ".join(transcript.warnings))
+    add_warnings(headers, dialect.header("Warning"), transcript.warnings)
     if ending.extras is not None:
         headers[dialect.header("Completed")] = "false"
         headers[dialect.header("Partial")] = "true" if ending.extras["partial"] else "false"

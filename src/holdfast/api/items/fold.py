@@ -83,6 +83,7 @@ class ResponseFold:
         self.model = ""
         self.usage = Usage()
         self.outcome: Outcome | None = None
+        self.warnings: list[str] = []
         self.ended_at: float | None = None
         self._client_tools = client_tools
         self._sealed = sealed
@@ -142,6 +143,8 @@ class ResponseFold:
             case RunEnded():
                 self._end(event, at)
             case Steered() | Warned():
+                if isinstance(event, Warned):
+                    self.warnings.append(event.message)
                 self._close_words("completed")
                 self._tell_own(event)
             case ToolStarted() if self._is_hidden(event.name):

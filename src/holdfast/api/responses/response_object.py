@@ -129,6 +129,8 @@ def render_response(
         has_text = any(isinstance(item, MessageItem) for item in fold.items)
         extras = extras_of(outcome, has_text=has_text, failed=isinstance(outcome, Failed))
         response[envelope.extras_key] = extras
+    if fold.warnings:
+        response[envelope.extras_key] = {**response.get(envelope.extras_key, {}), "warnings": list(fold.warnings)}
     return response
 
 

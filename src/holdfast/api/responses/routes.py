@@ -8,6 +8,7 @@ from holdfast.api.answers import json_answer
 from holdfast.api.items.encrypted_content import ENCRYPTED_REASONING
 from holdfast.api.items.references import input_items
 from holdfast.api.requests.body import read_object
+from holdfast.api.requests.headers import add_warnings
 from holdfast.api.requests.idempotency import fingerprint_request
 from holdfast.api.requests.paging import cut_page, parse_page
 from holdfast.api.requests.run_start import run_headers, start_headers, start_run
@@ -72,6 +73,7 @@ async def _answer_whole(service: Service, request: Request, started: Started, he
     fold = envelope.make_fold()
     await await_end(started.subscription, request.receive, fold)
     response = render_response(envelope, fold)
+    add_warnings(headers, service.dialect.header("Warning"), fold.warnings)
     if response["status"] != "completed":
         headers[service.dialect.header("Completed")] = "false"
         headers[service.dialect.header("Partial")] = "true" if response[envelope.extras_key]["partial"] else "false"
