@@ -1,6 +1,7 @@
 """What the documents say is so: tables are current, links lead somewhere, commands exist."""
 
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,14 @@ def test_make_targets_that_are_named_exist(page: Path) -> None:
     code = re.findall(r"`([^`\n]+)`|^(make .+)$", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
     named = {match[1] for pair in code for text in pair if (match := re.match(r"make ([a-z-]+)", text))}
     assert named - targets == set()
+
+
+def test_make_help_lists_every_target() -> None:
+    said = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True, timeout=30).stdout
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    [targets] = re.findall(r"^\.PHONY: (.*)$", makefile, flags=re.MULTILINE)
+    assert re.findall(r"^  make (\S+) +\S", said, flags=re.MULTILINE) != []
+    assert set(targets.split()) - set(re.findall(r"^  make (\S+) +\S", said, flags=re.MULTILINE)) == set()
 
 
 def test_no_page_names_what_it_should_not() -> None:

@@ -119,6 +119,8 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
     updated_at: float
     runs: int
     active_run: str | None = None
+    model: str | None = None
+    """What its last run asked for; not in lists."""
     metadata: dict[str, Any] = {}
 
 

@@ -16,7 +16,7 @@ from holdfast.api.sessions.encode import encode_session, encode_stored
 from holdfast.api.sessions.schema import ForkBody, SessionBody
 from holdfast.errors import NotFoundError, RequestError
 from holdfast.ids import NodeId, SessionId, make_session_id
-from holdfast.store.records import SessionRecord
+from holdfast.store.records import RunFilter, SessionRecord
 
 MAX_TITLE: Final = 500
 
@@ -47,9 +47,11 @@ async def create_session(request: Request) -> Response:
 
 
 async def get_session(request: Request) -> Response:
-    """One session."""
+    """One session, with the model that its last run asked for."""
     service = service_of(request)
-    return json_answer(_encode(service, await _find(service, request)))
+    record = await _find(service, request)
+    last = await service.store.list_runs(RunFilter(session=record.id, limit=1))
+    return json_answer({**_encode(service, record), "model": last[0].model if last else None})
 
 
 async def change_session(request: Request) -> Response:

@@ -14,7 +14,7 @@ import uvloop
 
 from holdfast.cli.environment import read_environment
 from holdfast.cli.options import ConfigOption
-from holdfast.cli.startup import Startup, prepare
+from holdfast.cli.startup import Startup, find_unaskable, prepare
 from holdfast.config import DialectName
 from holdfast.errors import ConfigError
 from holdfast.server import open_server
@@ -23,6 +23,7 @@ from holdfast.serving.run import serve_until_signalled
 from holdfast.settings import database_path
 from holdfast.web import is_page_built
 
+_log: Final = logging.getLogger(__name__)
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 GARBAGE_THRESHOLD: Final = 10_000
@@ -80,6 +81,9 @@ def _announce(startup: Startup, url: str, *, chaos: bool) -> None:
     key = '-H "Authorization: Bearer $HOLDFAST_API_KEY" ' if settings.server.api_key else ""
     typer.echo(f"Holdfast serves {url}")
     typer.echo(f"  model  {settings.model} ({startup.because})")
+    for model, problem in find_unaskable(settings, startup.environment).items():
+        typer.echo(f"         {model} CANNOT BE ASKED: {problem}")
+        _log.warning("The model %s cannot be asked, so its runs will fail. %s", model, problem)
     if chaos:
         typer.echo(f"  chaos  models that break on request: chaos/reset-2, chaos/429 ...; all of them: {url}/v1/models")
     typer.echo(f"  store  {database_path(settings.store, startup.data_dir) or 'in memory: gone when the server stops'}")

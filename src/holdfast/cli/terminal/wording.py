@@ -87,9 +87,9 @@ def describe(event: Event, labels: dict[str, str]) -> Line | None:
             how = "was not carried out" if event.executed == "no" else "may or may not have been carried out"
             return Line(f"✗ {event.name} {how}: its call broke off after {event.bytes_received} bytes", "red")
         case UpstreamRetried():
-            return Line(f"↻ {event.model}: {event.error} Trying again in {seconds(event.wait_seconds)}.")
+            return Line(f"↻ {event.model}: {sentence(event.error)} Trying again in {seconds(event.wait_seconds)}.")
         case FellBack():
-            return Line(f"↻ {event.from_model}: {event.error} {event.to_model} is asked instead.", "yellow")
+            return Line(f"↻ {event.from_model}: {sentence(event.error)} {event.to_model} is asked instead.", "yellow")
         case ApprovalAsked():
             shown = cut(event.arguments, _ARGUMENTS_SHOWN)
             return Line(f"? {event.name} {shown} needs approval, within {seconds(event.seconds)}", "magenta")
@@ -151,7 +151,7 @@ def describe_ending(outcome: Outcome, text: str) -> Line | None:
         case _:
             assert_never(outcome)
     kept = f"The {len(text)} characters that came are kept." if text else "No text had come."
-    return Line(f"{mark} {word} ({outcome_reason(outcome)}): {outcome_message(outcome)} {kept}", style)
+    return Line(f"{mark} {word} ({outcome_reason(outcome)}): {sentence(outcome_message(outcome))} {kept}", style)
 
 
 def describe_usage(model: str, usage: Usage | Tokens, took_seconds: float | None) -> str:
@@ -177,6 +177,12 @@ def seconds(number: float) -> str:
     if minutes < 60:
         return f"{minutes} min {rest:02} s"
     return f"{minutes // 60} h {minutes % 60:02} min"
+
+
+def sentence(text: str) -> str:
+    """A text that another sentence may follow. What providers say often ends without a stop."""
+    ended = text.rstrip()
+    return ended if ended.rstrip("\"'”)").endswith((".", "!", "?", "…")) else f"{ended}."
 
 
 def cut(text: str, characters: int) -> str:
