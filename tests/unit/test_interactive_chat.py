@@ -130,7 +130,10 @@ async def test_a_session_that_is_resumed_shows_what_was_said_last() -> None:
         await here.type("first?", "second?")
         (session,) = await here.client.list_sessions()
         said = await here.type(f"/resume {session.id}", "third?")
-        assert f"Session {session.id}: {session.title or 'no title'}, 4 messages, on scripted/m-1.\n› second?\nTwo.\n" in said
+        assert (
+            f"Session {session.id}: {session.title or 'no title'}, 4 messages, on scripted/m-1.\n› second?\nTwo.\n"
+            in said
+        )
         assert "first?" not in said.partition("4 messages")[2]
         runs = await here.client.list_runs(session=session.id)
         assert len(runs) == 3
