@@ -94,6 +94,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     """Not in lists."""
     tools: list[ToolUse] = []
     """Not in lists."""
+    warnings: list[str] = []
+    """Not in lists."""
 
 
 class StoppedRun(msgspec.Struct, frozen=True, kw_only=True):

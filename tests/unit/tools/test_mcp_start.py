@@ -144,6 +144,8 @@ def test_a_question_on_the_command_line_says_which_tools_are_missing(tmp_path: P
     assert done.returncode == 0
     assert done.stderr.count("! The MCP server 'old' is not connected") == 1
     assert 'It wrote: "this goes to stderr / ***, I will not".' in done.stderr
+    shown = run_piped(tmp_path, "runs", "show", "last").stdout
+    assert shown.count("warned   The MCP server 'old' is not connected") == 1
 
 
 def test_a_server_shows_what_the_program_says(tmp_path: Path) -> None:

@@ -133,6 +133,7 @@ async def get_run(request: Request) -> Response:
         "text": transcript.text,
         "input": [encode_message(message) for message in view.record.input],
         "tools": encode_tools(transcript),
+        "warnings": transcript.warnings,
     }
     return json_answer(said, headers=run_headers(service, view.run, view.record.session))
 

@@ -189,6 +189,8 @@ def _print_run(console: Console, run: Run) -> None:
     field("events", f"{run.events}, through {run.surface}")
     for approval in run.approvals:
         field("waits", f"{approval.tool} {approval.arguments} needs approval", "magenta")
+    for warning in run.warnings:
+        field("warned", warning, "yellow")
     for tool in run.tools:
         took = f", {seconds(tool.seconds)}" if tool.seconds is not None else ""
         field("tool", f"{tool.label or tool.tool}: {tool.status}{took}", "red" if tool.status == "failed" else "")

@@ -71,7 +71,8 @@ class ServerStderr:
 
     def _take(self, data: bytes) -> None:
         *lines, unfinished = (self._unfinished + data).split(b"\n")
-        self._unfinished = unfinished[-4 * LINE_CHARACTERS :]
+        # Of a line without an end its beginning is kept, and far more than is shown: a secret that is cut would show.
+        self._unfinished = unfinished[: 16 * LINE_CHARACTERS]
         for line in lines:
             text = cut_line(self._secrets.hide(line.decode("utf-8", "replace")).strip(), LINE_CHARACTERS)
             if text:
