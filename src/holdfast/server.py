@@ -37,7 +37,7 @@ from holdfast.tools.files.own_files import OwnFiles, database_files
 from holdfast.tools.files.tools import FileTools
 from holdfast.tools.mcp.tools import McpTools
 from holdfast.tools.memory import MemoryTools
-from holdfast.tools.port import Tools
+from holdfast.tools.port import RemoteTools, Tools
 from holdfast.tools.terminal.tools import TerminalTools
 from holdfast.tools.toolbox import Toolbox
 from holdfast.tools.web.tools import WebTools
@@ -119,15 +119,17 @@ async def open_server(
         router = ModelRouter(settings, environment, providers=providers, clock=clock)
         stack.push_async_callback(router.aclose)
         mcp = McpTools(settings.mcp)
+        own_files = _own_files(settings, data_dir, environment, settings_file)
+        tool_sets = list(parts.tools or ())
+        if parts.tools is None:
+            tool_sets = _tool_sets(settings, store, environment, mcp, own_files)
         tools = Toolbox(
-            _tool_sets(settings, store, environment, mcp, _own_files(settings, data_dir, environment, settings_file))
-            if parts.tools is None
-            else list(parts.tools),
+            tool_sets,
             tool_seconds=settings.agent.tool_seconds,
             max_output_bytes=settings.agent.max_tool_output_bytes,
         )
         stack.push_async_callback(tools.aclose)
-        agent = _make_agent(settings, parts.upstream or router, tools, clock)
+        agent = _make_agent(settings, parts.upstream or router, tools, mcp if mcp in tool_sets else None, clock)
         agent_name = settings.server.name or dialect.default_model
         tracing = open_tracing(environment, parts.span_exporter, agent_name)
         if tracing is not None:
@@ -151,13 +153,16 @@ async def open_server(
         yield Server(make_app(service, page=page_routes()), service)
 
 
-def _make_agent(settings: Settings, upstream: Upstream, tools: Tools, clock: Clock) -> Agent:
+def _make_agent(
+    settings: Settings, upstream: Upstream, tools: Tools, remote_tools: RemoteTools | None, clock: Clock
+) -> Agent:
     return Agent(
         settings=settings.agent,
         limits=settings.limits,
         policy=ApprovalPolicy(settings.agent.approval),
         upstream=upstream,
         tools=tools,
+        remote_tools=remote_tools,
         clock=clock,
     )
 

@@ -186,5 +186,9 @@ async def test_an_mcp_server_that_works_is_told_with_its_tools_and_let_go(tmp_pa
     server = Path(__file__).parents[1] / "unit" / "tools" / "servers" / "old.py"
     said = await doctor(tmp_path, f'[mcp.old]\ncommand = ["{sys.executable}", "{server}"]\n', "--json")
     check = said.check("mcp old")
-    assert (said.code, check["state"], check["text"]) == (0, "ok", "connected, 6 tools")
+    assert (said.code, check["state"], check["text"]) == (
+        0,
+        "ok",
+        "connected, 6 tools: echo, die, hang, learn, nap, odd",
+    )
     assert "fix" not in check

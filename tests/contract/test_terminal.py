@@ -7,6 +7,7 @@ import signal
 import socket
 import stat
 import subprocess
+import sys
 import threading
 import time
 import urllib.error
@@ -18,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from tests.screens import Screen
 from tests.serving import ServerProcess, running_server
 from tests.terminals import (
     ALT_ENTER,
@@ -192,6 +194,18 @@ class TestConversation:
             assert re.search(r"\x1b\[31m✗ \w+ was not carried out: its call broke off after \d+ bytes", terminal.raw)
             assert re.search(r"\x1b\[33m▲ Incomplete \(stream_interrupted\)", terminal.raw)
 
+    def test_no_word_is_broken_at_the_edge_of_the_window(self, shared: Shared, tmp_path: Path) -> None:
+        """T1.a: text is shown as it comes, and lines end between words."""
+        with opened_terminal(tmp_path, "chat", "What can you do?", COLUMNS="31", **shared.variables) as terminal:
+            assert terminal.exit_code() == 0
+        answer = shared.newest()["text"]
+        screen = Screen(31)
+        screen.write(terminal.raw)
+        words = " ".join(screen.lines).split()
+        assert max(map(len, screen.lines)) <= 31
+        assert len(answer.split()) > 20
+        assert [word for word in answer.split() if len(word) <= 31 and word not in words] == []
+
     def test_the_window_may_be_resized_at_any_time(self, shared: Shared, tmp_path: Path) -> None:
         """T1.a: resizing breaks nothing: at the prompt, under the spinner, in the text."""
         with opened_terminal(tmp_path, "chat", **shared.variables) as terminal:
@@ -313,6 +327,37 @@ class TestConversation:
             assert terminal.exit_code() == 0
         asked = [m["content"] for m in shared.ask(f"/v1/sessions/{session}/messages")["data"] if m["role"] == "user"]
         assert asked == ["count to 7", "count slowly to 400", "count to 2"]
+
+    def test_a_session_goes_on_with_its_own_model(self, shared: Shared, tmp_path: Path) -> None:
+        """T1.f: a session goes on with its own model, in a pipe and at the prompt, unless another is chosen."""
+        session = shared.ask("/v1/sessions", {"title": "The model of March"})["id"]
+        body = {"input": "hello", "session_id": session, "model": "chaos/truncated"}
+        shared.ended(shared.ask("/v1/runs", body)["run_id"])
+
+        assert run_piped(tmp_path, "chat", "--resume", session, "again", **shared.variables).returncode == 3
+        assert shared.newest()["model"] == "chaos/truncated"
+        assert run_piped(tmp_path, "chat", "--continue", "more", **shared.variables).returncode == 3
+        assert (shared.newest()["session_id"], shared.newest()["model"]) == (session, "chaos/truncated")
+
+        with opened_terminal(tmp_path, "chat", "--resume", "model of March", **shared.variables) as terminal:
+            terminal.expect(f"Session {session}: The model of March, 6 messages, on chaos/truncated")
+            for line, answer in (
+                ("and more", r"▲ Incomplete \(max_output_tokens\)"),
+                ("/model demo", "demo is asked from now on"),
+                ("count to 3", r"1 2 3\n.*demo ·"),
+                ("/new", "A new session"),
+            ):
+                terminal.await_prompt()
+                terminal.say(line)
+                terminal.expect(answer)
+            terminal.await_prompt()
+            assert terminal.leave() == 0
+        assert (
+            run_piped(tmp_path, "chat", "--resume", session, "--model", "demo", "hi", **shared.variables).returncode
+            == 0
+        )
+        assert run_piped(tmp_path, "chat", "--resume", session, "hi", **shared.variables).returncode == 0
+        assert shared.newest()["model"] == "demo"
 
     def test_approvals_are_asked_for_in_place(self, asking: Shared, tmp_path: Path) -> None:
         """R12.a: a call that needs approval is shown with its arguments; y, n and a are answers, nothing else is."""
@@ -492,7 +537,7 @@ class TestPipe:
         assert (last["outcome"], last["reason"], last["text"]) == ("failed", "upstream_error", "")
 
     def test_nobody_can_be_asked_in_a_pipe_so_the_call_is_denied_at_once(self, asking: Shared, tmp_path: Path) -> None:
-        """T1.f, R12.c: in a pipe approvals are denied at once; log, model and user are told that nobody was asked."""
+        """T1.g, R12.c: in a pipe approvals are denied at once; log, model and user are told that nobody was asked."""
         said = run_piped(tmp_path, "chat", "--json", given="run echo never", **asking.variables)
         assert said.returncode == 0, said.stderr
         events = [json.loads(line) for line in said.stdout.splitlines()]
@@ -506,7 +551,7 @@ class TestPipe:
         assert "The user denied" not in said.stdout + said.stderr
 
     def test_yes_approves_what_nobody_can_be_asked_about(self, asking: Shared, tmp_path: Path) -> None:
-        """T1.f, R12.a: --yes is the user's word, and the log has it as that."""
+        """T1.g, R12.a: --yes is the user's word, and the log has it as that."""
         said = run_piped(tmp_path, "chat", "--yes", "--json", given="run echo allowed", **asking.variables)
         assert said.returncode == 0, said.stderr
         events = [json.loads(line) for line in said.stdout.splitlines()]
@@ -692,6 +737,63 @@ class TestPipe:
 
 
 class TestRuns:
+    def test_a_run_is_found_by_the_beginning_of_its_id(self, shared: Shared, tmp_path: Path) -> None:
+        """T2.d: id prefixes: a unique one is enough, in any of its clothes; for others the candidates are listed."""
+        first, second = (shared.ask("/v1/runs", {"input": "hello"})["run_id"] for _ in range(2))
+        shared.ended(first)
+        shared.ended(second)
+        same = first[: next(place for place, pair in enumerate(zip(first, second, strict=True)) if len(set(pair)) == 2)]
+        unique = first[: len(same) + 1]
+        for name in (unique, unique.removeprefix("run_"), f"resp_{unique[4:]}", f"chatcmpl-{first[4:]}"):
+            shown = run_piped(tmp_path, "runs", "show", name, "--json", **shared.variables)
+            assert json.loads(shown.stdout)["id"] == first, shown.stderr
+        several = run_piped(tmp_path, "runs", "show", same, **shared.variables)
+        assert several.returncode == 1
+        assert f"Several runs have an id that begins with {same}:" in several.stderr
+        assert re.search(rf"^  {second}  completed  \d.*\n  {first}  completed", several.stderr, re.MULTILINE)
+
+    def test_a_call_that_waits_is_approved_and_denied(self, asking: Shared, tmp_path: Path) -> None:
+        """T2.c: `runs approve`, with --deny, and --call when several wait."""
+        for more, word, executed in (((), "approved", ["yes"]), (("--deny",), "denied", [])):
+            run = asking.ask("/v1/runs", {"input": "run echo waited"})["run_id"]
+            while not (waiting := asking.run(run)["approvals"]):
+                time.sleep(0.02)
+            wrong = run_piped(tmp_path, "runs", "approve", run, "--call", "call_none", **asking.variables)
+            assert (wrong.returncode, "does not wait for approval of the call call_none" in wrong.stderr) == (1, True)
+            call = waiting[0]["call_id"]
+            said = run_piped(tmp_path, "runs", "approve", run, *more, "--call", call, **asking.variables)
+            assert (said.returncode, said.stderr) == (0, "")
+            assert re.fullmatch(rf"terminal .*echo waited.* is {word}\.\n", said.stdout)
+            assert [tool["executed"] for tool in asking.ended(run)["tools"]] == executed
+            late = run_piped(tmp_path, "runs", "approve", run, **asking.variables)
+            assert (late.returncode, "does not wait for approval of a call" in late.stderr) == (1, True)
+
+    @pytest.mark.parametrize(
+        ("line", "offered", "not_offered"),
+        [
+            ("holdfast ", {"serve", "chat", "runs", "doctor"}, {"list"}),
+            ("holdfast runs ", {"list", "show", "tail", "stop", "approve"}, {"serve"}),
+            ("holdfast runs ap", {"approve"}, {"list"}),
+            ("holdfast chat --co", {"--continue", "--config"}, {"--model"}),
+        ],
+    )
+    def test_a_shell_can_complete_the_line(
+        self, tmp_path: Path, line: str, offered: set[str], not_offered: set[str]
+    ) -> None:
+        """T2.e: shell completion of commands, words and options."""
+        words = line.split(" ")
+        asked = {"_HOLDFAST_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)}
+        # A shell calls the command by its name, which is what the variable is named after.
+        said = subprocess.run(
+            [str(Path(sys.executable).with_name("holdfast"))],
+            env=make_environment(tmp_path, **asked),
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+        )
+        found = set(said.stdout.split())
+        assert offered <= found and found.isdisjoint(not_offered), said
+
     def test_runs_are_listed_filtered_and_shown(self, shared: Shared, tmp_path: Path) -> None:
         """T2.a: `holdfast runs` lists; show tells outcome, time, tokens, messages and tools."""
         session = shared.ask("/v1/sessions", {})["id"]

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -137,3 +138,55 @@ def test_with_chaos_it_says_what_to_ask_for(tmp_path: Path) -> None:
     """T6: a name to try, and where the others are."""
     with running_server(tmp_path, arguments=("--chaos",)) as server:
         assert "  chaos  models that break on request: chaos/reset-2" in server.log
+
+
+@pytest.mark.parametrize(
+    ("config", "environment", "told"),
+    [
+        ('model = "openai/gpt-5"', {}, "set OPENAI_API_KEY or providers.openai.api_key"),
+        ('model = "openai/gpt-5"', {"OPENAI_API_KEY": "sk-something-long"}, ""),
+        (
+            'model = "demo"\nfallbacks = ["anthropic/claude"]',
+            {},
+            "set ANTHROPIC_API_KEY or providers.anthropic.api_key",
+        ),
+        ('model = "demo"', {}, ""),
+    ],
+)
+def test_a_model_that_cannot_be_asked_is_told_at_the_start(
+    tmp_path: Path, config: str, environment: dict[str, str], told: str
+) -> None:
+    """To the person at the terminal, and in the log; others may still be asked, so the server starts."""
+    with running_server(tmp_path, config, environment) as server:
+        assert ("CANNOT BE ASKED" in server.log) == bool(told)
+        assert ("WARNING holdfast.cli.commands.serve: The model " in server.log) == bool(told)
+        assert told in server.log
+        assert server.terminate() == 0
+
+
+async def test_at_info_a_run_is_a_line_when_it_starts_and_a_line_when_it_ends(tmp_path: Path) -> None:
+    """Which, by whom, how, how long and how much; nothing of what was said."""
+    with running_server(tmp_path, arguments=("--chaos", "--log-level", "info")) as server:
+        async with Client(server.base_url) as client:
+            fine = (await client.chat("a-word-of-mine")).headers["X-Holdfast-Run-Id"]
+            cut = (await client.post("/v1/responses", {"input": "a-word-of-mine", "model": "chaos/reset-2"})).headers[
+                "X-Holdfast-Run-Id"
+            ]
+        assert server.terminate() == 0
+    lines = [line.partition("holdfast.runs.execute: ")[2] for line in server.log.splitlines() if "runs.execute" in line]
+    assert lines[0] == f"run {fine} started: demo, surface chat"
+    took = r"[\d.]+ s, \d+ tokens in, \d+ out"
+    assert re.fullmatch(rf"run {fine} ended: completed, demo, surface chat, {took}", lines[1])
+    assert lines[2] == f"run {cut} started: chaos/reset-2, surface responses"
+    ended = rf"run {cut} ended: incomplete \(stream_interrupted\), chaos/reset-2, surface responses, {took}"
+    assert re.fullmatch(ended, lines[3])
+    assert len(lines) == 4
+    assert "a-word-of-mine" not in server.log
+
+
+def test_at_the_usual_level_runs_are_silent(tmp_path: Path) -> None:
+    with running_server(tmp_path) as server:
+        request = urllib.request.Request(f"{server.base_url}/v1/runs", data=b'{"input": "hi", "stream": true}')
+        urllib.request.urlopen(request, timeout=10).read()
+        assert server.terminate() == 0
+        assert "run_" not in server.log

@@ -244,7 +244,17 @@ class TestWrongValues:
             ("[server]\nstrict_models = 1", "line 2: server.strict_models: it is 1; it must be true or false."),
             (
                 '[agent]\ntools = ["file"]',
-                'line 2: agent.tools: it is a list; it must be a list of "files", "mcp", "memory", "terminal", "web".',
+                'line 2: agent.tools: it is a list; it must be a list of "files", "mcp", "memory", "terminal", "web"; '
+                '"file" is not there (did you mean "files"?).',
+            ),
+            (
+                '[agent]\ntools = ["files", "trminal", "qqq", 1]',
+                'line 2: agent.tools: it is a list; it must be a list of "files", "mcp", "memory", "terminal", "web"; '
+                '"trminal", "qqq", 1 are not there (did you mean "terminal"?).',
+            ),
+            (
+                "[agent]\ntools = 'files'",
+                'line 2: agent.tools: it is "files"; it must be a list of "files", "mcp", "memory", "terminal", "web".',
             ),
             (
                 '[agent]\napproval = { terminal = "yes" }',
@@ -272,7 +282,7 @@ class TestWrongValues:
             ("[sever]\nport = 1", 'line 1: sever: there is no such key; did you mean "server"?'),
             (
                 "[mcp.files]\ncommand = ['x']\nzzz = 1",
-                "line 3: mcp.files.zzz: there is no such key. Known here: command, env, url, headers.",
+                "line 3: mcp.files.zzz: there is no such key. Known here: command, env, url, headers, start_seconds.",
             ),
         ],
     )

@@ -130,8 +130,11 @@ async def test_a_session_that_is_resumed_shows_what_was_said_last() -> None:
         await here.type("first?", "second?")
         (session,) = await here.client.list_sessions()
         said = await here.type(f"/resume {session.id}", "third?")
-        assert f"Session {session.id}: {session.title or 'no title'}, 4 messages.\n› second?\nTwo.\n" in said
-        assert "first?" not in said.partition("messages.")[2]
+        assert (
+            f"Session {session.id}: {session.title or 'no title'}, 4 messages, on scripted/m-1.\n› second?\nTwo.\n"
+            in said
+        )
+        assert "first?" not in said.partition("4 messages")[2]
         runs = await here.client.list_runs(session=session.id)
         assert len(runs) == 3
         listed = await here.type(
@@ -233,7 +236,10 @@ async def test_a_session_is_found_by_its_id_or_by_words_that_no_other_has() -> N
         assert (await find_newest_session(here.client)).id == (await here.client.list_sessions())[0].id
         started = await here.client.start_run(NewRun(input="?"))
         assert await find_run(here.client, "last") == started.run_id
-        assert await find_run(here.client, "run_x") == "run_x"
+        for name in (started.run_id, started.run_id[:20], "run_", f"resp_{started.run_id[4:20]}"):
+            assert await find_run(here.client, name) == started.run_id
+        with pytest.raises(ClientError, match="There is no run run_x, and none whose id begins so"):
+            await find_run(here.client, "run_x")
         async with HoldfastClient(here.world.base_url, "wrong") as stranger:
             with pytest.raises(ServerRefusedError, match="Set HOLDFAST_API_KEY"):
                 await find_session(stranger, "cats")

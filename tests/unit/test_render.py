@@ -9,7 +9,16 @@ import pytest
 
 from holdfast.cli.terminal.console import Console, fit_cells
 from holdfast.cli.terminal.render import JsonView, PlainView, TerminalView, View
-from holdfast.cli.terminal.wording import Line, cut, describe, describe_ending, describe_usage, seconds, visible
+from holdfast.cli.terminal.wording import (
+    Line,
+    cut,
+    describe,
+    describe_ending,
+    describe_usage,
+    seconds,
+    sentence,
+    visible,
+)
 from holdfast.client import Entry
 from holdfast.events import (
     Answered,
@@ -111,8 +120,10 @@ def test_the_spinner_turns_fits_the_window_and_leaves_nothing_behind() -> None:
     assert 14 < cells(first) < 30
     view.add(Entry(EventNumber(1), ToolFinished(call_id=CALL, name="t", output="", seconds=0.1), 1.0))
     assert output.getvalue().removeprefix(first).startswith("\r\x1b[2K✓ t 潮")
+    ended = output.getvalue()
+    assert " ".join(ended.split()).endswith("(100 ms)")
     view.tick()
-    assert output.getvalue().endswith("(100 ms)\n"), "no spinner where nothing is awaited"
+    assert output.getvalue() == ended, "no spinner where nothing is awaited"
 
 
 def test_a_pipe_gets_the_answer_and_nothing_else() -> None:
@@ -401,3 +412,22 @@ def test_colours_are_for_terminals_and_for_those_who_want_them(
     console.write("", "red")
     console.write("z")
     assert output.getvalue() == written
+
+
+@pytest.mark.parametrize("said", ["Too many requests", "Too many requests.", "Too many requests. "])
+def test_sentences_are_told_apart_whatever_a_provider_ends_its_own_with(said: str) -> None:
+    lines = (
+        describe(UpstreamRetried(model="m", attempt=1, error=said, wait_seconds=2), {}),
+        describe(FellBack(from_model="m", to_model="n", error=said), {}),
+        describe_ending(Failed(reason="upstream_error", message=said), ""),
+    )
+    assert [line.text for line in lines if line is not None] == [
+        "↻ m: Too many requests. Trying again in 2.0 s.",
+        "↻ m: Too many requests. n is asked instead.",
+        "✗ Failed (upstream_error): Too many requests. No text had come.",
+    ]
+
+
+@pytest.mark.parametrize("text", ["Really?", "No!", "And so on …", 'He said "no."', "(As it was.)"])
+def test_a_sentence_that_has_an_end_gets_no_other(text: str) -> None:
+    assert sentence(text) == text

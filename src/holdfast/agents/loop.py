@@ -31,10 +31,11 @@ from holdfast.events import (
     ToolFinished,
     ToolStarted,
     TurnStarted,
+    Warned,
 )
 from holdfast.messages import AssistantMessage, Message, ToolCall, ToolMessage, ToolSpec
 from holdfast.outcomes import Completed, Incomplete, Outcome, RequiresAction
-from holdfast.tools.port import ToolContext, Tools
+from holdfast.tools.port import RemoteTools, ToolContext, Tools
 from holdfast.turns import TurnFold
 from holdfast.upstream.port import ModelCall, Upstream
 
@@ -49,6 +50,8 @@ class Agent:
     upstream: Upstream
     tools: Tools
     clock: Clock
+    remote_tools: RemoteTools | None = None
+    """Those of `tools` that may still be starting."""
 
 
 class _EnoughError(Exception):
@@ -90,6 +93,8 @@ class Loop:
         """Turn after turn, to the outcome."""
         max_turns = self._request.max_turns or self._agent.settings.max_turns
         turn = 0
+        if missing := await self._missing_tools():
+            self._say(*(Warned(message=problem) for problem in missing))
         while self._ended is None:
             if turn == max_turns:
                 return Incomplete(reason="max_turns")
@@ -102,6 +107,14 @@ class Loop:
 
     def _say(self, *events: Event) -> None:
         self._run.push(events)
+
+    async def _missing_tools(self) -> Sequence[str]:
+        """What is not there of the tools that should be, after a wait for those that are starting."""
+        remote = self._agent.remote_tools
+        if remote is None or not self._request.server_tools:
+            return ()
+        with self._run.waiting():
+            return await remote.arrive()
 
     async def _model_turn(self, turn: int) -> None:
         """Ask the model once and pass on what it says."""
@@ -213,7 +226,7 @@ class Loop:
     async def _tool(self, call: ToolCall) -> None:
         """One call, from policy to result."""
         try:
-            self._check_known(call.name)
+            await self._check_known(call.name)
             arguments = _parse_arguments(call.arguments)
         except ToolError as error:
             self._refuse(call, error.message)
@@ -231,10 +244,18 @@ class Loop:
             return
         await self._carry_out(call, arguments)
 
-    def _check_known(self, name: str) -> None:
-        known = [spec.name for spec in self._agent.tools.specs()] if self._request.server_tools else []
-        if name not in known:
-            raise ToolError(f"There is no tool named {name!r}. Tools: {', '.join(known) or 'none'}.")
+    async def _check_known(self, name: str) -> None:
+        if name in self._tool_names():
+            return
+        # The model was shown it, and its server may be on its way back.
+        missing = await self._missing_tools()
+        if name not in (known := self._tool_names()):
+            raise ToolError(
+                " ".join([f"There is no tool named {name!r}. Tools: {', '.join(known) or 'none'}.", *missing])
+            )
+
+    def _tool_names(self) -> list[str]:
+        return [spec.name for spec in self._agent.tools.specs()] if self._request.server_tools else []
 
     async def _carry_out(self, call: ToolCall, arguments: dict[str, Any]) -> None:
         tools, clock = self._agent.tools, self._agent.clock

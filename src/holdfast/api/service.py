@@ -3,9 +3,9 @@
 Sits on the runs layer and the ports. Nothing here does anything.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from starlette.requests import HTTPConnection
 
@@ -18,6 +18,7 @@ from holdfast.config import Settings
 from holdfast.runs.supervisor import Supervisor
 from holdfast.runs.telemetry.metrics import Metrics
 from holdfast.store.port import Store
+from holdfast.tools.port import RemoteTools
 from holdfast.upstream.port import Options
 
 
@@ -30,14 +31,6 @@ class Models(Protocol):
 
     def left_out(self, name: str, options: Options) -> Sequence[str]:
         """Which of the options do not reach it."""
-        ...
-
-
-class RemoteTools(Protocol):
-    """Tools that live in other processes and can be away."""
-
-    def status(self) -> Mapping[str, Any]:
-        """Each server's state, without secrets."""
         ...
 
 

@@ -235,14 +235,16 @@ async def check_mcp(settings: Settings) -> AsyncIterator[Check]:
     tools = McpTools(settings.mcp, connect_seconds=MCP_SECONDS)
     try:
         await tools.settle(MCP_SECONDS)
+        names, problems = tools.tool_names(), tools.problems()
         for name, status in tools.status().items():
             label = f"mcp {name}"
             if status.connected:
-                yield _good(label, f"connected, {status.tools} tools")
+                yield _good(label, f"connected, {status.tools} tools: {', '.join(names[name]) or 'none'}")
             else:
                 what = "command" if settings.mcp[name].command else "url"
-                text = status.error or f"not connected within {MCP_SECONDS:g} s"
-                yield Check(name=label, state="problem", text=text, fix=f"Check mcp.{name}.{what} in holdfast.toml")
+                yield Check(
+                    name=label, state="problem", text=problems[name], fix=f"Check mcp.{name}.{what} in holdfast.toml"
+                )
     finally:
         await tools.aclose()
 

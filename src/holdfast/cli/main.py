@@ -12,6 +12,7 @@ from typing import Annotated, Final, NamedTuple
 import typer
 
 from holdfast import __version__
+from holdfast.cli.environment import command_being_completed
 from holdfast.errors import ConfigError, HoldfastError
 
 
@@ -27,7 +28,7 @@ class CommandModule(NamedTuple):
 COMMANDS: Final = (
     CommandModule("serve", "holdfast.cli.commands.serve", "Start the server."),
     CommandModule("chat", "holdfast.cli.commands.chat", "Talk to the agent, here or on a server."),
-    CommandModule("runs", "holdfast.cli.commands.runs", "List, show, follow and stop runs."),
+    CommandModule("runs", "holdfast.cli.commands.runs", "List, show, follow, stop and approve runs."),
     CommandModule("doctor", "holdfast.cli.commands.doctor", "Check the set-up, and say how to mend it."),
 )
 
@@ -38,7 +39,6 @@ def make_app(chosen: str | None) -> typer.Typer:
         name="holdfast",
         help="An agent server behind the OpenAI API that tells the truth about every stream.",
         no_args_is_help=True,
-        add_completion=False,
         # Rich would double the time that --help takes, and its boxes do not paste well.
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
@@ -59,7 +59,7 @@ def make_app(chosen: str | None) -> typer.Typer:
 def main() -> None:
     """Run the command that was asked for; a mistake of the user's is one sentence, not a stack trace."""
     try:
-        make_app(sys.argv[1] if len(sys.argv) > 1 else None)()
+        make_app(sys.argv[1] if len(sys.argv) > 1 else command_being_completed())()
     except HoldfastError as error:
         typer.echo(f"holdfast: {error.message}", err=True)
         sys.exit(error.exit_code if isinstance(error, ConfigError) else 1)

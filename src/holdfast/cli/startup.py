@@ -14,8 +14,9 @@ import msgspec
 from holdfast.config import Settings
 from holdfast.errors import ConfigError
 from holdfast.settings import Loaded, data_directory, load_settings
+from holdfast.settings.check import BUILT_IN_MODELS
 from holdfast.upstream.demo.upstream import DEMO_MODEL
-from holdfast.upstream.providers import PROVIDERS
+from holdfast.upstream.providers import PROVIDERS, resolve_provider
 
 DEFAULT_MODELS: Final[Mapping[str, str]] = {
     "openai": "gpt-5.2",
@@ -83,6 +84,20 @@ def choose_model(loaded: Loaded, environment: Mapping[str, str]) -> tuple[str, s
     if environment.get("HOLDFAST_OLLAMA") != "off" and (found := find_ollama_model()) is not None:
         return f"ollama/{found}", "a local Ollama answers"
     return DEMO_MODEL, "no provider is configured; this one is built in and works offline"
+
+
+def find_unaskable(settings: Settings, environment: Mapping[str, str]) -> dict[str, str]:
+    """Of the default agent's models, those that cannot be asked, each with what to set."""
+    problems: dict[str, str] = {}
+    for model in (settings.model, *settings.fallbacks):
+        provider = model.partition("/")[0]
+        if provider in BUILT_IN_MODELS:
+            continue
+        try:
+            resolve_provider(provider, settings.providers.get(provider), environment)
+        except ConfigError as error:
+            problems[model] = error.message
+    return problems
 
 
 def find_ollama_model(address: tuple[str, int] = _OLLAMA_ADDRESS) -> str | None:

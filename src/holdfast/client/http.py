@@ -150,7 +150,8 @@ class HoldfastClient:
                     on_lost(problem.message)
             elif patience_seconds is not None and clock() - lost_at > patience_seconds:
                 raise ServerUnreachableError(
-                    f"{problem.message} It was tried for {patience_seconds:g} s; run {run} may still go on there."
+                    f"{problem.message.rstrip('. ')}. It was tried for {patience_seconds:g} s; "
+                    f"run {run} may still go on there."
                 ) from problem
             await asyncio.sleep(_wait_seconds(tries))
             tries += 1
@@ -326,7 +327,9 @@ def _refusal(base_url: str, status: int, body: bytes) -> ServerRefusedError:
         # Not one of our servers, or a proxy before it.
         return ServerRefusedError(f"{base_url} answers with HTTP {status}.", status=status)
     advice = " Set HOLDFAST_API_KEY to the server's key." if status == 401 else ""
-    return ServerRefusedError(said.message + advice, status=status, code=said.code)
+    return ServerRefusedError(
+        (said.message.rstrip(". ") + "." + advice) if advice else said.message, status=status, code=said.code
+    )
 
 
 def _segment(text: str) -> str:

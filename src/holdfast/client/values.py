@@ -97,6 +97,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     """Not in lists."""
     tools: list[ToolUse] = []
     """Not in lists."""
+    warnings: list[str] = []
+    """Not in lists."""
 
 
 class StoppedRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -122,6 +124,8 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
     updated_at: float
     runs: int
     active_run: str | None = None
+    model: str | None = None
+    """What its last run asked for; not in lists."""
     metadata: dict[str, Any] = {}
 
 

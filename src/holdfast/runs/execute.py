@@ -13,7 +13,7 @@ from holdfast.agents.loop import Agent, Loop
 from holdfast.errors import StoreError, UpstreamError
 from holdfast.events import RunStarted, Warned
 from holdfast.messages import Message
-from holdfast.outcomes import Cancelled, Failed, Outcome
+from holdfast.outcomes import Cancelled, Failed, Outcome, outcome_name, outcome_reason
 from holdfast.runs.closing import close_interrupted
 from holdfast.runs.history import read_history, shown_of
 from holdfast.runs.live import LiveRun
@@ -64,6 +64,7 @@ class Executor:
                 await turn
                 state.move(Move.TURN)
                 live.times.active_at = live.times.executing_since = self._clock.monotonic()
+                logger.info("run %s started: %s, surface %s", request.run, request.model, request.surface)
             return state.interruption or await Loop(self._agent, request, await self._history(live), live).run()
         except asyncio.CancelledError:
             return state.interruption or Cancelled(reason="shutdown")
@@ -94,6 +95,7 @@ class Executor:
             await asyncio.wait([live.saving])
         if live.state.admission is Admission.REFUSED:
             withdraw(live, self._registry)
+            logger.info("run %s withdrawn: it could not be saved", live.request.run)
             return
         closing = close_interrupted(whole, outcome, frozenset(live.record.client_tools))
         unsaved = await live.recorder.close(whole, closing, outcome, live.request.input)
@@ -101,7 +103,26 @@ class Executor:
             logger.error("run %s could not be saved yet: %s", live.request.run, live.recorder.failure)
             self._sweeper.save_later(live.request.run, unsaved)
         live.state.move(Move.CLOSE)
-        self._metrics.run_ended(live, self._clock.monotonic())
+        now = self._clock.monotonic()
+        self._metrics.run_ended(live, now)
+        _log_end(live, outcome, now - live.times.created_at)
         self._registry.remove(live)
         if live.request.ephemeral:
             self._sweeper.purge_later(live)
+
+
+def _log_end(live: LiveRun, outcome: Outcome, seconds: float) -> None:
+    """One line for whoever runs the server; what was said is nobody's business there."""
+    transcript = live.recorder.transcript
+    reason = outcome_reason(outcome)
+    logger.info(
+        "run %s ended: %s%s, %s, surface %s, %.2f s, %d tokens in, %d out",
+        live.request.run,
+        outcome_name(outcome),
+        f" ({reason})" if reason else "",
+        transcript.model or live.request.model,
+        live.request.surface,
+        seconds,
+        transcript.usage.input_tokens,
+        transcript.usage.output_tokens,
+    )

@@ -102,10 +102,23 @@ def read_value(annotation: Any, raw: object, *, is_text: bool) -> object:
     try:
         value: object = msgspec.convert(raw, annotation, strict=not is_text)
     except msgspec.ValidationError as error:
-        raise ValueError(describe(info)) from error
+        raise ValueError(describe(info) + _wrong_entries(info, raw)) from error
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(describe(info))
     return value
+
+
+def _wrong_entries(info: inspect.Type, raw: object) -> str:
+    """Of a list of words to choose from: those that are none of them."""
+    for option in info.types if isinstance(info, inspect.UnionType) else (info,):
+        if isinstance(option, inspect.VarTupleType) and isinstance(option.item_type, inspect.LiteralType):
+            known = [str(value) for value in option.item_type.values]
+            wrong = [entry for entry in raw if entry not in known] if isinstance(raw, list) else []
+            if wrong:
+                near = suggest(str(wrong[0]), known).removeprefix("; ")
+                named = ", ".join(shown(entry) for entry in wrong)
+                return f"; {named} {'is' if len(wrong) == 1 else 'are'} not there" + (f" ({near})" if near else "")
+    return ""
 
 
 def _from_text(info: inspect.Type, text: str) -> object:

@@ -3,7 +3,7 @@
 A tool set is a thing with tools: the files of a workspace, a terminal, one MCP server. Sits on the vocabulary.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -49,4 +49,20 @@ class Tools(Protocol):
 
     async def aclose(self) -> None:
         """Release what it holds."""
+        ...
+
+
+class RemoteTools(Protocol):
+    """Tools that live in other processes, which may still be starting, or be away."""
+
+    def status(self) -> Mapping[str, Any]:
+        """Each server's state, without secrets."""
+        ...
+
+    async def arrive(self) -> Sequence[str]:
+        """Wait, for a bounded time, for those that are starting or coming again.
+
+        Returns:
+            A sentence for a person on each that is not there even so; it holds no secrets.
+        """
         ...

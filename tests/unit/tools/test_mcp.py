@@ -21,6 +21,7 @@ from holdfast.config import McpSettings
 from holdfast.errors import ConfigError, ToolError
 from holdfast.ids import RunId, SessionId
 from holdfast.tools.mcp.content import tool_name
+from holdfast.tools.mcp.secret_values import SecretValues
 from holdfast.tools.mcp.tools import McpStatus, McpTools
 from holdfast.tools.port import ToolContext, ToolResult
 from holdfast.tools.toolbox import Toolbox
@@ -288,16 +289,52 @@ async def test_a_server_that_also_prints_what_is_no_json_still_works() -> None:
         assert await call(tools, "mcp__old__echo", text="fine") == ToolResult(output="fine")
 
 
-async def test_what_a_server_writes_to_stderr_is_in_the_log_at_debug_and_nowhere_else(
+async def test_what_a_server_writes_to_stderr_is_in_the_log_at_info_and_nowhere_else(
     caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    with caplog.at_level(logging.DEBUG, logger="holdfast"):
+    with caplog.at_level(logging.INFO, logger="holdfast"):
         async with connected(old=OLD) as tools:
             await call(tools, "mcp__old__echo", text="x")
             await until(lambda: "this goes to stderr" in caplog.text)
     assert "this goes to stderr" not in "".join(capfd.readouterr())
     lines = [record for record in caplog.records if "this goes to stderr" in record.getMessage()]
-    assert {record.levelno for record in lines} == {logging.DEBUG}
+    assert [(record.levelno, record.getMessage()) for record in lines] == [
+        (logging.INFO, "MCP server old: this goes to stderr")
+    ]
+
+
+async def test_a_server_that_floods_stderr_is_cut_short_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, logger="holdfast"):
+        async with connected(old=odd("flood")) as tools:
+            assert tools.status()["old"].connected
+    lines = [record.getMessage() for record in caplog.records if "flood" in record.getMessage()]
+    assert 0 < len(lines) <= 50
+    assert max(len(line) for line in lines) < 400
+
+
+async def test_why_a_server_could_not_start_is_in_the_log_with_its_own_last_words(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """At the usual level, and without what is secret."""
+    with caplog.at_level(logging.WARNING, logger="holdfast"):
+        async with connected(bad=odd("exit", env={"NAME": "hush-hush"})) as tools:
+            problem = tools.problems()["bad"]
+    assert 'It wrote: "this goes to stderr / ***, I will not".' in problem
+    assert problem in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("settings", "said", "shown"),
+    [
+        (McpSettings(command=("x",), env={"LOG_LEVEL": "error", "MY_KEY": "abc"}), "error abc", "error ***"),
+        (McpSettings(url="http://h/", headers={"A": "Bearer 12345678"}), "Bearer: 12345678", "Bearer: ***"),
+        (McpSettings(command=("x", "--token", "t0", "--api-key=k1", "y")), "t0 k1 y x", "*** *** y x"),
+        (McpSettings(command=("x", "postgresql://me:pass@h/db")), "me:pass@h", "me:***@h"),
+        (McpSettings(url="http://h/mcp?k=1"), "/mcp?k=1", "/mcp?***"),
+    ],
+)
+def test_what_is_secret_is_told_from_what_is_a_word(settings: McpSettings, said: str, shown: str) -> None:
+    assert SecretValues(settings).hide(said) == shown
 
 
 async def test_closing_before_it_is_connected_leaves_nothing() -> None:

@@ -18,7 +18,7 @@ from holdfast.api.chat_completions.upload import FORM, parse_upload
 from holdfast.api.extras import name_model
 from holdfast.api.failures import error_body
 from holdfast.api.requests.body import read_body, read_object
-from holdfast.api.requests.headers import header_text, header_value
+from holdfast.api.requests.headers import add_warnings, header_text, header_value
 from holdfast.api.requests.idempotency import fingerprint_request
 from holdfast.api.requests.options import warn_of_left_out
 from holdfast.api.requests.run_start import start_headers, start_run
@@ -136,9 +136,7 @@ async def _answer(service: Service, request: Request, started: Started, headers:
     dialect = service.dialect
     ending = ending_of(outcome, has_text=bool(transcript.text), tools_ran=bool(transcript.tools))
     headers[dialect.header("Model")] = header_value(transcript.model)
-    if transcript.warnings:
-        said = filter(None, (headers.get(dialect.header("Warning")), *map(header_value, transcript.warnings)))
-        headers[dialect.header("Warning")] = " ".join(said)
+    add_warnings(headers, dialect.header("Warning"), transcript.warnings)
     if ending.extras is not None:
         headers[dialect.header("Completed")] = "false"
         headers[dialect.header("Partial")] = "true" if ending.extras["partial"] else "false"

@@ -84,6 +84,7 @@ class ResponseFold:
         self.model = ""
         self.usage = Usage()
         self.outcome: Outcome | None = None
+        self.warnings: list[str] = []
         self.ended_at: float | None = None
         self._style = style
         self._own_events = own_events
@@ -140,6 +141,7 @@ class ResponseFold:
             case RunEnded():
                 self._end(event, at)
             case Warned():
+                self.warnings.append(event.message)
                 self._close_words("completed")
                 self._tell_own(event)
             case ToolStarted() if self._style.hides(event.name):

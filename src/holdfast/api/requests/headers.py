@@ -1,7 +1,7 @@
 """Text in and out of HTTP headers: what form it may have (C14), and how it travels. Sits on the vocabulary."""
 
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from starlette.requests import HTTPConnection
@@ -11,6 +11,7 @@ from holdfast.errors import RequestError
 
 MAX_CHARACTERS: Final = 256
 MAX_DIGITS: Final = 18
+MAX_WARNING_CHARACTERS: Final = 2_000
 
 
 _HEADERS: Final = "holdfast.headers"
@@ -54,6 +55,13 @@ def header_value(text: str) -> str:
         return text
     one_line = "".join(" " if unicodedata.category(character) == "Cc" else character for character in text)
     return one_line.encode("utf-8", "replace").decode("latin-1")
+
+
+def add_warnings(headers: dict[str, str], name: str, warnings: Sequence[str]) -> None:
+    """Put what a run has warned of into a header, after what stands there already; proxies refuse very long ones."""
+    if warnings:
+        standing = [headers[name]] if name in headers else []
+        headers[name] = " ".join([*standing, header_value(" ".join(warnings))])[:MAX_WARNING_CHARACTERS]
 
 
 def check_header_text(name: str, text: str, max_characters: int = MAX_CHARACTERS) -> str:

@@ -136,6 +136,8 @@ def render_response(
     elif envelope.answers_as and model != envelope.model:
         # U15: under the agent's name nothing else would say that a fallback answers.
         response[envelope.extras_key] = {"model": model}
+    if fold.warnings:
+        response[envelope.extras_key] = {**response.get(envelope.extras_key, {}), "warnings": list(fold.warnings)}
     return response
 
 

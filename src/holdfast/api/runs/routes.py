@@ -142,6 +142,7 @@ async def get_run(request: Request) -> Response:
         "input": [encode_message(message) for message in view.record.input],
         "tools": encode_tools(transcript),
         "calls": encode_calls(transcript),
+        "warnings": transcript.warnings,
     }
     shown = _words(service).run(said, service.clock.now())
     return json_answer(shown, headers=run_headers(service, view.run, view.record.session))

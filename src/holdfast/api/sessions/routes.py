@@ -18,7 +18,7 @@ from holdfast.api.sessions.encode import encode_place, encode_session, encode_st
 from holdfast.api.sessions.schema import ForkBody, SessionBody
 from holdfast.errors import NotFoundError, RequestError
 from holdfast.ids import NodeId, SessionId, make_session_id
-from holdfast.store.records import SessionFilter, SessionPlace, SessionRecord, StoredMessage
+from holdfast.store.records import RunFilter, SessionFilter, SessionPlace, SessionRecord, StoredMessage
 
 MAX_TITLE: Final = 500
 
@@ -64,13 +64,13 @@ async def create_session(request: Request) -> Response:
         id=session, created_at=now, updated_at=now, title=_title(body.title or ""), metadata=body.metadata or {}
     )
     await service.store.put_session(record)
-    return json_answer(_encode(service, record), 201)
+    return json_answer(await _encode_whole(service, record), 201)
 
 
 async def get_session(request: Request) -> Response:
     """One session."""
     service = service_of(request)
-    return json_answer(_encode(service, await _find(service, request)))
+    return json_answer(await _encode_whole(service, await _find(service, request)))
 
 
 async def change_session(request: Request) -> Response:
@@ -84,7 +84,7 @@ async def change_session(request: Request) -> Response:
         metadata=record.metadata if body.metadata is None else body.metadata,
     )
     await service.store.put_session(changed)
-    return json_answer(_encode(service, changed))
+    return json_answer(await _encode_whole(service, changed))
 
 
 async def delete_session(request: Request) -> Response:
@@ -133,7 +133,7 @@ async def fork_session(request: Request) -> Response:
     if not await service.store.fork_session(record.id, copy, at):
         raise _unknown(record.id)
     made = await service.store.get_session(copy.id)
-    return json_answer(_encode(service, made or copy), 201)
+    return json_answer(await _encode_whole(service, made or copy), 201)
 
 
 async def _find(service: Service, request: Request) -> SessionRecord:
@@ -146,6 +146,12 @@ async def _find(service: Service, request: Request) -> SessionRecord:
 
 def _unknown(session: SessionId) -> NotFoundError:
     return NotFoundError(f"There is no session {session}.", code="session_not_found")
+
+
+async def _encode_whole(service: Service, record: SessionRecord) -> dict[str, Any]:
+    """With what lists leave out: the model that its last run asked for."""
+    last = await service.store.list_runs(RunFilter(session=record.id, limit=1))
+    return {**_encode(service, record), "model": last[0].model if last else None}
 
 
 def _encode(service: Service, record: SessionRecord) -> dict[str, Any]:

@@ -113,7 +113,7 @@ async def _answer_once(options: ChatOptions, question: str, interrupts: Interrup
         session = await _find_session(client, options)
         new = NewRun(
             input=question,
-            model=options.model,
+            model=options.model or (session.model if session is not None else None),
             session_id=session.id if session is not None else None,
             instructions=options.system,
             on_disconnect=GRACE_SECONDS,
@@ -132,8 +132,8 @@ async def _answer_once(options: ChatOptions, question: str, interrupts: Interrup
                 await stop_quietly(client, run)
                 raise
         assert transcript.outcome is not None, "a run that was followed to its end has an outcome"
-        if isinstance(view, PlainView) and options.model and transcript.model not in ("", options.model):
-            await _tell_who_answered(client, options.model, transcript.model)
+        if isinstance(view, PlainView) and new.model and transcript.model not in ("", new.model):
+            await _tell_who_answered(client, new.model, transcript.model)
         return EXIT_CODES[outcome_name(transcript.outcome)]
 
 

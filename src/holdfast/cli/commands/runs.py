@@ -1,4 +1,4 @@
-"""`holdfast runs`: list them, look at one, follow one, stop one (T2).
+"""`holdfast runs`: list them, look at one, follow one, stop one, answer what one asks (T2).
 
 Above: main. Below: the server connection, and in `terminal` the run follower, render and lists. A word and a run's id
 rather than commands of its own, so that every option may stand anywhere.
@@ -22,16 +22,18 @@ from holdfast.cli.terminal.wording import (
     EXIT_CODES,
     LEFT_EXIT_CODE,
     STYLES,
+    cut,
     describe_mark,
     describe_usage,
     seconds,
     visible,
 )
 from holdfast.client import HoldfastClient, Run
+from holdfast.errors import ClientError
 from holdfast.ids import EventNumber
 from holdfast.outcomes import RunStatus, outcome_name
 
-Action = Literal["list", "show", "tail", "stop"]
+Action = Literal["list", "show", "tail", "stop", "approve"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,15 +46,19 @@ class RunsOptions(ClientOptions):
     session: str | None
     limit: int
     after: int
+    deny: bool
+    call: str | None
 
 
 def runs(
     action: Annotated[Action, typer.Argument(help="What to do.")] = "list",
-    run: Annotated[str | None, typer.Argument(help='A run\'s id, or "last".')] = None,
+    run: Annotated[str | None, typer.Argument(help='A run\'s id, its beginning, or "last".')] = None,
     status: Annotated[RunStatus | None, typer.Option(help="list: only these.")] = None,
     session: Annotated[str | None, typer.Option(help="list: only this session's.")] = None,
     limit: Annotated[int, typer.Option(min=1, max=200, help="list: at most so many.")] = 20,
     after: Annotated[int, typer.Option(min=-1, help="tail: begin after this event.")] = -1,
+    deny: Annotated[bool, typer.Option("--deny", help="approve: deny instead.")] = False,
+    call: Annotated[str | None, typer.Option(help="approve: which call, when several wait.")] = None,
     server: ServerOption = None,
     config: ConfigOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
@@ -73,6 +79,8 @@ def runs(
         session=session,
         limit=limit,
         after=after,
+        deny=deny,
+        call=call,
         environment=read_environment(),
         server=server,
         config=config,
@@ -99,6 +107,8 @@ async def _act(client: HoldfastClient, options: RunsOptions, interrupts: Interru
             return await _tail(client, run, options, interrupts)
         case "stop":
             return await _stop(client, run, options)
+        case "approve":
+            return await _approve(client, run, options)
         case _:
             assert_never(options.action)
 
@@ -154,6 +164,25 @@ async def _stop(client: HoldfastClient, run: str, options: RunsOptions) -> int:
     return 0
 
 
+async def _approve(client: HoldfastClient, run: str, options: RunsOptions) -> int:
+    """R12: answer a call that waits."""
+    waiting = [each for each in (await client.get_run(run)).approvals if options.call in (None, each.call_id)]
+    if not waiting:
+        call = f" the call {options.call}" if options.call else " a call"
+        raise ClientError(f"Run {run} does not wait for approval of{call}.")
+    if len(waiting) > 1:
+        calls = [f"  {each.call_id}  {each.tool} {cut(visible(each.arguments), 100)}" for each in waiting]
+        raise ClientError("\n".join([f"Several calls of run {run} wait; name one with --call:", *calls]))
+    approved = not options.deny
+    await client.answer_approval(run, waiting[0].call_id, approved)
+    if options.as_json:
+        print_json({"run_id": run, "call_id": waiting[0].call_id, "approved": approved})
+    else:
+        word = "approved" if approved else "denied"
+        typer.echo(f"{visible(waiting[0].tool)} {cut(visible(waiting[0].arguments), 100)} is {word}.")
+    return 0
+
+
 def _print_run(console: Console, run: Run) -> None:
     def field(name: str, value: str, style: str = "") -> None:
         console.write(f"{name:<9}", "dim")
@@ -169,6 +198,8 @@ def _print_run(console: Console, run: Run) -> None:
     field("events", f"{run.events}, through {run.surface}")
     for approval in run.approvals:
         field("waits", f"{approval.tool} {approval.arguments} needs approval", "magenta")
+    for warning in run.warnings:
+        field("warned", warning, "yellow")
     for tool in run.tools:
         took = f", {seconds(tool.seconds)}" if tool.seconds is not None else ""
         field("tool", f"{tool.label or tool.tool}: {tool.status}{took}", "red" if tool.status == "failed" else "")

@@ -14,7 +14,7 @@ import uvloop
 
 from holdfast.cli.environment import read_environment
 from holdfast.cli.options import ConfigOption
-from holdfast.cli.startup import Startup, prepare
+from holdfast.cli.startup import Startup, find_unaskable, prepare
 from holdfast.config import DialectName
 from holdfast.errors import ConfigError
 from holdfast.server import open_server
@@ -25,6 +25,7 @@ from holdfast.settings import database_path
 from holdfast.settings.variables import read_enabled
 from holdfast.web import is_page_built
 
+_log: Final = logging.getLogger(__name__)
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 GARBAGE_THRESHOLD: Final = 10_000
@@ -93,6 +94,9 @@ def _announce(startup: Startup, url: str, *, chaos: bool) -> None:
     key = f'-H "Authorization: Bearer ${variable}" ' if settings.server.api_key else ""
     typer.echo(f"Holdfast serves {url}")
     typer.echo(f"  model  {settings.model} ({startup.because})")
+    for model, problem in find_unaskable(settings, startup.environment).items():
+        typer.echo(f"         {model} CANNOT BE ASKED: {problem}")
+        _log.warning("The model %s cannot be asked, so its runs will fail. %s", model, problem)
     if chaos:
         typer.echo(f"  chaos  models that break on request: chaos/reset-2, chaos/429 ...; all of them: {url}/v1/models")
     typer.echo(f"  store  {database_path(settings.store, startup.data_dir) or 'in memory: gone when the server stops'}")

@@ -1,6 +1,7 @@
 """Standard output and error: coloured words on a terminal, plain ones in a pipe, JSON for programs.
 
-Above: the commands and whatever they show. Below: wcwidth, for how wide a character is. Knows no run and no event.
+Above: the commands and whatever they show. Below: word_wrap, and wcwidth, for how wide a character is. Knows no run and
+no event.
 """
 
 import io
@@ -14,6 +15,7 @@ import typer
 from wcwidth import clip, wcswidth
 
 from holdfast.cli.options import ClientOptions
+from holdfast.cli.terminal.word_wrap import WordWrap
 
 _EMPHASES: Final = {"dim": "2", "italic": "3"}
 _COLOURS: Final = {"red": "31", "green": "32", "yellow": "33", "magenta": "35", "cyan": "36"}
@@ -32,6 +34,7 @@ class Console:
         self.is_terminal = file.isatty() if forced is None else forced != ""
         self.can_redraw = self.is_terminal and environment.get("TERM", "").lower() not in _CANNOT_DRAW
         """What stands on a line can be erased."""
+        self._words = WordWrap() if self.can_redraw and file.isatty() else None
         self._codes: dict[str, str] = {}
         if self.can_redraw and not no_color:
             # NO_COLOR is about colours alone; --no-color is for those who want no escape sequences.
@@ -43,7 +46,9 @@ class Console:
         return self._width or shutil.get_terminal_size().columns
 
     def write(self, text: str, style: str = "") -> None:
-        """Write at once, in a style such as `dim italic`; no line end is added."""
+        """Write at once, in a style such as `dim italic`; no line end is added. On a terminal no word is broken."""
+        if self._words is not None:
+            text = self._words.feed(text, self.width)
         codes = ";".join(self._codes[word] for word in style.split() if word in self._codes)
         if codes:
             # Line by line, so that whoever shows a part of it, as pagers do, shows it in the right style.
@@ -54,10 +59,14 @@ class Console:
     def write_line(self, text: str, style: str = "") -> None:
         """Write a line."""
         self.write(f"{text}\n", style)
+        if self._words is not None:
+            self._words.close()
 
     def erase_line(self) -> None:
         """Empty the line that the cursor is on, and go to its start."""
         self._file.write("\r\x1b[2K")
+        if self._words is not None:
+            self._words.start_line()
 
 
 def make_console(options: ClientOptions, *, stderr: bool = False) -> Console:

@@ -14,7 +14,7 @@ from holdfast.cli.terminal.lists import find_session, print_runs, print_sessions
 from holdfast.cli.terminal.prompt import EndOfInputError, InterruptedPromptError, Prompt, keys_unseen
 from holdfast.cli.terminal.render import TerminalView
 from holdfast.cli.terminal.run_follower import Asker, Interrupts, LeftError, RunFollower, stop_quietly
-from holdfast.cli.terminal.wording import LEFT_EXIT_CODE, cut, describe_mark, visible
+from holdfast.cli.terminal.wording import LEFT_EXIT_CODE, cut, describe_mark, sentence, visible
 from holdfast.client import Model, NewRun, Session
 from holdfast.errors import ClientError
 from holdfast.outcomes import Cancelled
@@ -62,6 +62,8 @@ class InteractiveChat:
         self._interrupts = interrupts
         self._asker = asker
         self._model = model
+        """What the person has chosen; None: the session goes on with its own."""
+        self._session_model: str | None = None
         self._system = system
         self._session: str | None = None
         self._models: list[Model] = []
@@ -152,7 +154,7 @@ class InteractiveChat:
     async def _ask(self, content: str | list[dict[str, Any]]) -> None:
         new = NewRun(
             input=content,
-            model=self._model,
+            model=self._model or self._session_model,
             session_id=self._session,
             instructions=self._system,
             on_disconnect="continue",
@@ -180,7 +182,7 @@ class InteractiveChat:
         self._say("Enter sends; Alt+Enter (or Esc, Enter) begins a new line; the arrow keys bring back what was typed.")
 
     async def _new(self, _: str) -> None:
-        self._session = None
+        self._session = self._session_model = None
         self._say("A new session.")
 
     async def _list_sessions(self, search: str) -> None:
@@ -196,9 +198,11 @@ class InteractiveChat:
         await self._resume(await find_session(self._client, wanted))
 
     async def _resume(self, session: Session) -> None:
-        self._session = session.id
+        self._session, self._session_model = session.id, session.model
         messages = await self._client.messages(session.id)
-        self._say(f"Session {session.id}: {session.title or 'no title'}, {len(messages)} messages.")
+        asked = self._model or session.model
+        on = f", on {asked}" if asked else ""
+        self._say(f"Session {session.id}: {session.title or 'no title'}, {len(messages)} messages{on}.")
         for role in ("user", "assistant"):
             said = next((m for m in reversed(messages) if m.role == role and (m.text or m.outcome)), None)
             if said is not None and not session.active_run:
@@ -221,8 +225,9 @@ class InteractiveChat:
                 + ("" if known else " The server does not list it; the line under an answer says who gave it.")
             )
             return
+        chosen = self._model or self._session_model or self._models[0].id
         for model in self._models:
-            mark = "›" if model.id == (self._model or self._models[0].id) else " "
+            mark = "›" if model.id == chosen else " "
             self._say(f"{mark} {model.id}" + (f" ({model.answered_by})" if model.answered_by else ""))
 
     async def _list_runs(self, _: str) -> None:
@@ -237,7 +242,7 @@ class InteractiveChat:
             self._say("Nothing is going on in this session.")
             return
         stopped = await self._client.stop(session.active_run)
-        self._say(f"{stopped.message or 'Stopped.'} {len(stopped.text)} characters are kept.")
+        self._say(f"{sentence(stopped.message or 'Stopped')} {len(stopped.text)} characters are kept.")
 
     async def _retry(self, _: str) -> None:
         messages = await self._client.messages(self._session) if self._session else []

@@ -11,11 +11,14 @@ from holdfast.cli.terminal.console import Console
 from holdfast.cli.terminal.wording import STYLES, cut, seconds, visible
 from holdfast.client import HoldfastClient, Run, Session
 from holdfast.errors import ClientError, ServerRefusedError
+from holdfast.ids import make_run_id
 
 NEWEST: Final = "last"
 """Stands for the newest run, wherever a run's id is asked for."""
 _PREVIEW_CHARACTERS: Final = 100
 _LEAST_PREVIEW: Final = 10
+_CANDIDATES: Final = 10
+_RUN_ID_CHARACTERS: Final = len(make_run_id())
 
 
 def print_runs(console: Console, runs: Sequence[Run]) -> None:
@@ -82,7 +85,7 @@ async def find_session(client: HoldfastClient, wanted: str) -> Session:
             raise
         found = await client.list_sessions(search=wanted, limit=3)
         if len(found) == 1:
-            return found[0]
+            return await client.get_session(found[0].id)
         if not found:
             raise
     raise ClientError(f"Several sessions have {wanted!r} in their id or title. Name more of it.")
@@ -97,18 +100,30 @@ async def find_newest_session(client: HoldfastClient) -> Session:
     found = await client.list_sessions(limit=1)
     if not found:
         raise ClientError("There is no session to continue yet.")
-    return found[0]
+    return await client.get_session(found[0].id)
 
 
 async def find_run(client: HoldfastClient, wanted: str) -> str:
-    """A run's id; `last` is the newest.
+    """A run's id, from the id, its beginning, or that of the answer it gave; `last` is the newest.
 
     Raises:
-        ClientError: there is no run at all.
+        ClientError: there is none, or more than one.
     """
-    if wanted != NEWEST:
-        return wanted
-    found = await client.list_runs(limit=1)
-    if not found:
-        raise ClientError("There are no runs yet.")
-    return found[0].id
+    if wanted == NEWEST:
+        found = await client.list_runs(limit=1)
+        if not found:
+            raise ClientError("There are no runs yet.")
+        return found[0].id
+    run = wanted if wanted.startswith("run_") else f"run_{wanted.removeprefix('resp_').removeprefix('chatcmpl-')}"
+    if len(run) >= _RUN_ID_CHARACTERS:
+        return run
+    # Ids sort by time, so those that begin alike are neighbours, before whatever would follow them.
+    listed = await client.list_runs(limit=_CANDIDATES + 1, before=f"{run}~")
+    candidates = [each for each in listed if each.id.startswith(run)]
+    if len(candidates) == 1:
+        return candidates[0].id
+    if not candidates:
+        raise ClientError(f"There is no run {run}, and none whose id begins so.")
+    shown = [f"  {each.id}  {_state(each)}  {_when(each.created_at)}" for each in candidates[:_CANDIDATES]]
+    more = ["  and more"] if len(candidates) > _CANDIDATES else []
+    raise ClientError("\n".join([f"Several runs have an id that begins with {run}:", *shown, *more]))

@@ -12,6 +12,7 @@ from contextlib import aclosing, contextmanager
 from typing import Any, Final, Literal, Protocol
 
 from holdfast.cli.terminal.render import FRAME_SECONDS, View
+from holdfast.cli.terminal.wording import sentence
 from holdfast.client import HoldfastClient
 from holdfast.errors import ClientError, HoldfastError, ServerRefusedError
 from holdfast.events import ApprovalAnswered, ApprovalAsked, RunEnded
@@ -156,7 +157,7 @@ class RunFollower:
         entries = self._client.events(
             self._run,
             patience_seconds=self._patience_seconds,
-            on_lost=lambda problem: self._view.note(f"{problem} Trying to read on …"),
+            on_lost=lambda problem: self._view.note(f"{sentence(problem)} Trying to read on …"),
         )
         async with aclosing(entries):
             async for entry in entries:

@@ -82,9 +82,9 @@ def describe(event: Event, labels: dict[str, str]) -> Line | None:
             shown = cut(event.arguments, _ARGUMENTS_SHOWN)
             return Line(f"→ {event.name} {shown}: for the client to carry out", "yellow")
         case UpstreamRetried():
-            return Line(f"↻ {event.model}: {event.error} Trying again in {seconds(event.wait_seconds)}.")
+            return Line(f"↻ {event.model}: {sentence(event.error)} Trying again in {seconds(event.wait_seconds)}.")
         case FellBack():
-            return Line(f"↻ {event.from_model}: {event.error} {event.to_model} is asked instead.", "yellow")
+            return Line(f"↻ {event.from_model}: {sentence(event.error)} {event.to_model} is asked instead.", "yellow")
         case ApprovalAsked():
             shown = cut(event.arguments, _ARGUMENTS_SHOWN)
             return Line(f"? {event.name} {shown} needs approval, within {seconds(event.seconds)}", "magenta")
@@ -136,7 +136,7 @@ def describe_ending(outcome: Outcome, text: str) -> Line | None:
         return None
     word, style = _ENDINGS[outcome_name(outcome)]
     kept = f"The {len(text)} characters that came are kept." if text else "No text had come."
-    return Line(f"{word} ({outcome_reason(outcome)}): {outcome_message(outcome)} {kept}", style)
+    return Line(f"{word} ({outcome_reason(outcome)}): {sentence(outcome_message(outcome))} {kept}", style)
 
 
 def describe_mark(outcome: str | None, reason: str | None, text: str) -> Line | None:
@@ -190,6 +190,12 @@ def seconds(number: float) -> str:
 def size(number: int) -> str:
     """A number of bytes for people."""
     return f"{number} bytes" if number < 1000 else f"{number / 1000:.1f} kB"
+
+
+def sentence(text: str) -> str:
+    """A text that another sentence may follow. What providers say often ends without a stop."""
+    ended = text.rstrip()
+    return ended if ended.rstrip("\"'”)").endswith((".", "!", "?", "…")) else f"{ended}."
 
 
 def cut(text: str, characters: int) -> str:

@@ -7,26 +7,21 @@ imported when the first server is connected to, in a thread, because that takes 
 import asyncio
 import importlib
 import logging
-import os
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import urlsplit
 
 import anyio
 
 from holdfast.config import McpSettings
 from holdfast.errors import ToolError
-from holdfast.tools.pipes import read_pipe
+from holdfast.tools.mcp.secret_values import SecretValues
+from holdfast.tools.mcp.stderr import ServerStderr
+from holdfast.tools.mcp.watched_stream import watched
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from mcp import Client
     from mcp.client import Transport
-    from mcp.client._transport import ReadStream, TransportStreams
     from mcp.client.session import IncomingMessage
-    from mcp.shared.message import SessionMessage
     from mcp.types import CallToolResult, Tool
 
 CONNECT_SECONDS: Final = 30.0
@@ -44,14 +39,19 @@ class McpServer:
 
     def __init__(self, name: str, settings: McpSettings, *, connect_seconds: float = CONNECT_SECONDS) -> None:
         self.name = name
-        self.error = "not connected yet"
+        self.error = f"it is still starting; a run waits {settings.start_seconds:g} s (mcp.{name}.start_seconds)"
         """Why it is not connected; empty while it is."""
         self.tools: tuple[Tool, ...] = ()
         """None while it is not connected."""
-        self.tried = asyncio.Event()
-        """Set once the first attempt has gone well or badly."""
+        self.settled = asyncio.Event()
+        """It is connected, or could not be. Not set while it starts, and after a loss until it was tried again."""
         self._settings = settings
         self._connect_seconds = connect_seconds
+        self._secrets = SecretValues(settings)
+        self._stderr = ServerStderr(name, self._secrets)
+        self._awaited_until = 0.0
+        """By the loop's clock: who needs its tools waits until then for it to settle."""
+        self._was_connected = False
         self._client: Client | None = None
         self._look_again = asyncio.Event()
         """Something has happened: the tools have changed, a call has failed, or the connection has ended."""
@@ -70,7 +70,29 @@ class McpServer:
 
     def start(self) -> None:
         """Begin to connect; returns at once."""
+        self._expect()
         self._owner = asyncio.get_running_loop().create_task(self._keep_connected(), name=f"mcp {self.name}")
+
+    async def arrive(self) -> None:
+        """Wait while it starts, or comes again, for its `start_seconds` in all."""
+        try:
+            async with asyncio.timeout_at(self._awaited_until):
+                await self.settled.wait()
+        except TimeoutError:
+            pass  # `problem` says so
+
+    @property
+    def problem(self) -> str:
+        """Why it is not connected, and what its program said; empty while it is."""
+        if self.connected:
+            return ""
+        said = self._stderr.last_words
+        return f"{self.error.rstrip('.')}." + (f' It wrote: "{said}".' if said else "")
+
+    def _expect(self) -> None:
+        """From now on it should be there before long."""
+        self.settled.clear()
+        self._awaited_until = asyncio.get_running_loop().time() + self._settings.start_seconds
 
     async def call(self, tool: str, arguments: dict[str, Any]) -> "CallToolResult":
         """Call a tool of the server.
@@ -133,11 +155,12 @@ class McpServer:
             except Exception as error:
                 # The boundary to somebody else's program, which may fail in any way: told by `error`, and tried again.
                 self.error = self._describe(error)
-                _log.warning("MCP server %s: %s", self.name, self.error)
+                _log.warning("MCP server %s: %s", self.name, self.problem)
             finally:
                 self._client = None
                 self.tools = ()
-                self.tried.set()
+                if not self._was_connected:
+                    self.settled.set()
             if loop.time() - started > LONGEST_WAIT_SECONDS:
                 wait_seconds = FIRST_WAIT_SECONDS
             if not self._closing:
@@ -149,21 +172,26 @@ class McpServer:
         await asyncio.to_thread(importlib.import_module, "mcp")
         from mcp import Client
 
-        self._lost = self._unanswered = False
+        self._lost = self._unanswered = self._was_connected = False
         self._look_again.clear()
         async with AsyncExitStack() as stack:
             async with asyncio.timeout(self._connect_seconds):
                 transport = await self._open_transport(stack)
-                client = Client(_watched(transport, self._end), message_handler=self._take_message, cache=None)
+                client = Client(watched(transport, self._end), message_handler=self._take_message, cache=None)
                 await stack.enter_async_context(client)
                 self.tools = await _list_tools(client)
-            self._client, self.error = client, ""
-            self.tried.set()
+            self._client, self.error, self._was_connected = client, "", True
+            self.settled.set()
             _log.info("MCP server %s: connected, %d tools", self.name, len(self.tools))
-            async with asyncio.TaskGroup() as tasks:
-                listening = tasks.create_task(self._listen(client))
-                await self._watch(client)
-                listening.cancel()
+            try:
+                async with asyncio.TaskGroup() as tasks:
+                    listening = tasks.create_task(self._listen(client))
+                    await self._watch(client)
+                    listening.cancel()
+            finally:
+                self._client = None
+                if self.settled.is_set():
+                    self._expect()
 
     async def _watch(self, client: "Client") -> None:
         """Look at the server when there is a reason to, and now and then; raise when it is gone."""
@@ -221,6 +249,8 @@ class McpServer:
         self.tools = ()
         self.error = "the connection was lost"
         self._look_again.set()
+        if self._was_connected and self.settled.is_set():
+            self._expect()
 
     async def _open_transport(self, stack: AsyncExitStack) -> "Transport":
         import httpx2
@@ -235,7 +265,7 @@ class McpServer:
             return streamable_http_client(self._settings.url, http_client=http)
         command, *rest = self._settings.command
         parameters = StdioServerParameters(command=command, args=rest, env=self._settings.env)
-        return stdio_client(parameters, errlog=await stack.enter_async_context(_logged_lines(self.name)))
+        return stdio_client(parameters, errlog=await stack.enter_async_context(self._stderr.opened()))
 
     def _describe(self, error: BaseException) -> str:
         """One line about what is wrong, without what is secret in the settings."""
@@ -248,11 +278,7 @@ class McpServer:
                 text = f"there is no program {self._settings.command[0] if self._settings.command else ''!r}"
             case _:
                 text = str(error) or type(error).__name__
-        query = urlsplit(self._settings.url)
-        for secret in (*self._settings.env.values(), *self._settings.headers.values(), query.query, query.password):
-            if secret and len(secret) > 3:
-                text = text.replace(secret, "***")
-        return " ".join(text.split())[:500]
+        return " ".join(self._secrets.hide(text).split())[:500]
 
     def _not_connected(self) -> ToolError:
         return ToolError(f"The MCP server {self.name!r} is not connected ({self.error}). Nothing was carried out.")
@@ -274,73 +300,3 @@ async def _list_tools(client: "Client") -> "tuple[Tool, ...]":
         if cursor is None:
             break
     return tuple(tools)
-
-
-@asynccontextmanager
-async def _logged_lines(name: str) -> AsyncIterator[Any]:
-    """A file for a server's stderr, whose lines go to the log at debug level."""
-    read_end, write_end = os.pipe()
-    os.set_blocking(read_end, False)
-
-    def log(data: bytes) -> None:
-        for line in data.decode("utf-8", "replace").splitlines():
-            _log.debug("MCP server %s says: %s", name, line)
-
-    try:
-        async with asyncio.TaskGroup() as tasks:
-            reading = tasks.create_task(read_pipe(read_end, log))
-            try:
-                with os.fdopen(write_end, "w", encoding="utf-8") as file:
-                    yield file
-            finally:
-                reading.cancel()
-    finally:
-        os.close(read_end)
-
-
-@asynccontextmanager
-async def _watched(transport: "Transport", ended: Callable[[], None]) -> "AsyncIterator[TransportStreams]":
-    """The transport, telling when the server's side of it ends."""
-    async with transport as (incoming, outgoing):
-        yield _WatchedStream(incoming, ended), outgoing
-
-
-class _WatchedStream:
-    """A stream that tells when it ends."""
-
-    def __init__(self, stream: "ReadStream[SessionMessage | Exception]", ended: Callable[[], None]) -> None:
-        self._stream = stream
-        self._ended = ended
-
-    @property
-    def last_context(self) -> Any:
-        """The SDK asks for it on the streams that have it."""
-        return getattr(self._stream, "last_context", None)
-
-    async def receive(self) -> "SessionMessage | Exception":
-        try:
-            return await self._stream.receive()
-        except (anyio.EndOfStream, anyio.ClosedResourceError):
-            self._ended()
-            raise
-
-    def __aiter__(self) -> "_WatchedStream":
-        return self
-
-    async def __anext__(self) -> "SessionMessage | Exception":
-        try:
-            return await self.receive()
-        except anyio.EndOfStream:
-            raise StopAsyncIteration from None
-
-    async def aclose(self) -> None:
-        await self._stream.aclose()
-
-    async def __aenter__(self) -> "_WatchedStream":
-        await self._stream.__aenter__()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: "TracebackType | None"
-    ) -> bool | None:
-        return await self._stream.__aexit__(kind, error, trace)

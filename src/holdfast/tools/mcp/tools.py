@@ -1,7 +1,7 @@
 """The tools of MCP servers, named mcp__<server>__<tool>.
 
-A server that is slow, broken or gone is just a set without tools: it holds up neither the start nor a request. Above:
-the toolbox. Below: server and content.
+A server that is slow, broken or gone is just a set without tools: it never holds up the start, and a run for a few
+seconds at most, while it is starting. Above: the toolbox. Below: server and content.
 """
 
 import asyncio
@@ -60,9 +60,28 @@ class McpTools:
         try:
             async with asyncio.timeout(seconds):
                 for server in self._servers:
-                    await server.tried.wait()
+                    await server.settled.wait()
         except TimeoutError:
             pass  # the status says which are not connected
+
+    async def arrive(self) -> Sequence[str]:
+        """Wait for servers that are starting or coming again; what to know of each that is still not there."""
+        self.start()
+        for server in self._servers:
+            # One after the other: each has a point in time until which it is waited for.
+            await server.arrive()
+        return [
+            f"The MCP server {name!r} is not connected, so its tools are missing: {problem}"
+            for name, problem in self.problems().items()
+        ]
+
+    def problems(self) -> dict[str, str]:
+        """Why a server is not connected, with the last that its program wrote, for each that is not."""
+        return {server.name: server.problem for server in self._servers if not server.connected}
+
+    def tool_names(self) -> dict[str, list[str]]:
+        """The tools of each server, as the server calls them."""
+        return {server.name: [tool.name for tool in server.tools] for server in self._servers}
 
     def status(self) -> dict[str, McpStatus]:
         """Each server by name."""

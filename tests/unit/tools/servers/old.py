@@ -67,6 +67,12 @@ def answer(method: str, params: dict[str, Any]) -> dict[str, Any] | None:
 
 sys.stderr.write("this goes to stderr\n")
 sys.stderr.flush()
+if oddness.startswith("slow"):
+    time.sleep(float(oddness.removeprefix("slow")))
+if oddness == "flood":
+    for number in range(2_000):
+        sys.stderr.write(f"flood {number} {'x' * 1_000}\n")
+    sys.stderr.flush()
 if oddness == "exit":
     sys.exit("hush-hush, I will not")
 if oddness == "garbage":
