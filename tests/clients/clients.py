@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from tests.clients.world import NODE
+
 DRIVERS = Path(__file__).parent / "drivers"
-NODE_DRIVERS = DRIVERS / "node"
 ENVIRONMENTS = Path(__file__).parents[2] / ".clients"
 """Where `make clients` puts an environment for each."""
 
@@ -26,7 +27,7 @@ class ClientKind:
     name: str
     title: str
     driver: str
-    """Its script in drivers/."""
+    """Its script in drivers/, or in node/."""
     surfaces: tuple[Surface, ...] = ("chat", "responses")
     is_at_hand: bool = False
     """It is among what tests need anyway, so that `make test` plays it too."""
@@ -40,8 +41,8 @@ class ClientKind:
 
 CLIENTS = (
     ClientKind("openai-python", "openai-python", "openai_python.py", is_at_hand=True),
-    ClientKind("openai-node", "openai for Node", "openai_node.mjs", is_at_hand=True),
-    ClientKind("ai-sdk", "Vercel AI SDK", "ai_sdk.mjs", ("chat", "responses", "compatible"), is_at_hand=True),
+    ClientKind("openai-node", "openai for Node", "openai_driver.mjs", is_at_hand=True),
+    ClientKind("ai-sdk", "Vercel AI SDK", "ai_sdk_driver.mjs", ("chat", "responses", "compatible"), is_at_hand=True),
     ClientKind("langchain", "LangChain, LangGraph agent", "langchain_openai_.py"),
     ClientKind("openai-agents", "OpenAI Agents SDK", "openai_agents.py"),
     ClientKind("pydantic-ai", "pydantic-ai", "pydantic_ai_.py"),
@@ -92,7 +93,7 @@ async def running_driver(kind: ClientKind, node: Path, url: str, key: str, home:
     home.mkdir(parents=True, exist_ok=True)
     own = ENVIRONMENTS / kind.name / "bin" / "python"
     python = own if own.is_file() else Path(sys.executable)
-    command = (node, NODE_DRIVERS / kind.driver) if kind.is_node else (python, DRIVERS / kind.driver)
+    command = (node, NODE / kind.driver) if kind.is_node else (python, DRIVERS / kind.driver)
     env = {
         "PATH": os.environ.get("PATH", ""),
         "HOME": str(home),

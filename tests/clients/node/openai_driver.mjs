@@ -1,6 +1,6 @@
 // The official `openai` package: `runTools` and a loop by hand, helpers for structured answers.
 import OpenAI from "openai";
-import { drive, getWeather, image, key, maxSteps, model, offersTool, prompts, url, verdictSchema, weatherSchema } from "./common.mjs";
+import { drive, getWeather, image, key, maxSteps, model, offersTool, prompts, url, verdictSchema, weatherSchema } from "./driver.mjs";
 
 const client = new OpenAI({ baseURL: url, apiKey: key });
 const chatTool = { type: "function", function: { name: "get_weather", parameters: weatherSchema } };

@@ -3,7 +3,7 @@
 import { createOpenAI } from "@ai-sdk/openai";
 import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
 import { generateText, jsonSchema, Output, stepCountIs, streamText, tool } from "ai";
-import { drive, getWeather, image, key, maxSteps, model, offersTool, prompts, url, verdictSchema, weatherSchema } from "./common.mjs";
+import { drive, getWeather, image, key, maxSteps, model, offersTool, prompts, url, verdictSchema, weatherSchema } from "./driver.mjs";
 
 const openai = createOpenAI({ baseURL: url, apiKey: key });
 const compatible = createOpenAICompatible({
