@@ -144,7 +144,7 @@ async def test_a_server_that_goes_away_is_said_to_be_away_and_found_again(tmp_pa
         await expect(it.box).to_be_visible()
         await it.context.set_offline(True)
         await it.ask("Are you there?")
-        await expect(it.page.get_by_text("The server cannot be reached.")).to_be_visible()
+        await expect(it.page.get_by_text("The server cannot be reached since")).to_be_visible()
         await it.context.set_offline(False)
         await expect(it.answers.last).to_contain_text("Here I am.")
         assert len(it.provider.requests) == 1

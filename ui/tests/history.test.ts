@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 import type { ToolItem } from "../src/lib/fold";
-import { exchangesOf } from "../src/lib/history";
+import { exchangesOf, outcomeOf } from "../src/lib/history";
 import type { Message, Run } from "../src/lib/wire";
 
 const messages: Message[] = [
@@ -66,6 +66,11 @@ describe("saved messages", () => {
     expect(label('{"limit": 3, "path": "a\\n b.txt"}')).toBe("read_file a b.txt");
     expect(label('{"limit": 3}')).toBe("read_file");
     expect(label('{"path": "a')).toBe("read_file");
+  });
+
+  it("know of a failed run what the provider's no was about", () => {
+    const failed = { outcome: "failed", reason: "upstream_error", message: "No.", error: { type: "rate_limit_error", code: null } };
+    expect(outcomeOf(failed as Run)).toEqual({ outcome: "failed", reason: "upstream_error", message: "No.", status: 429 });
   });
 
   it("get no verdict when their run is no longer known", () => {

@@ -30,5 +30,8 @@ it("draws turns, tools, growth and what went wrong, in seconds from the start", 
     { kind: "tool", label: "u", from: 7, to: 7, tone: "dropped", row: 2 },
   ]);
   expect(drawn.growth).toEqual([[0, 0], [1, 4], [6, 6]]);
-  expect(drawn.marks.map(({ tone, number }) => [tone, number])).toEqual([["error", 8], ["error", 9], ["error", 10]]);
+  expect(drawn.marks.map(({ tone, number, label }) => [tone, number, label])).toEqual([
+    ["error", 9, "u was not carried out"],
+    ["warning", 10, "Not finished. Lost."],
+  ]);
 });

@@ -124,13 +124,18 @@ function subjectOf(written: string): string {
 }
 
 /** A saved answer whose run is no longer known is shown without a verdict, as it neither says success nor failure. */
-function outcomeOf(run: Run | undefined): Outcome | null {
+export function outcomeOf(run: Run | undefined): Outcome | null {
   if (!run?.outcome) return null;
   const outcome: Outcome = { outcome: run.outcome };
   if (run.reason) outcome.reason = run.reason;
   if (run.message && run.outcome !== "completed") outcome.message = run.message;
+  const status = STATUSES[run.error?.type ?? ""];
+  if (status) outcome.status = status;
   return outcome;
 }
+
+/** The status that an error's type stands for, where there is only one. */
+const STATUSES: Record<string, number> = { authentication_error: 401, rate_limit_error: 429 };
 
 function asLogPart(part: Part): LogPart {
   return part.type === "text" ? part : { type: "image", url: part.image_url.url };

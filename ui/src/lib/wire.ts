@@ -18,6 +18,7 @@ export interface Outcome {
   message?: string;
   status?: number;
   code?: string;
+  retry_after_seconds?: number;
 }
 
 export interface OpenApproval {
@@ -33,6 +34,8 @@ export interface Run {
   outcome: OutcomeName | null;
   reason: string | null;
   message: string | null;
+  /** What the provider's no is about, of a run that failed. */
+  error?: { type: string; code: string | null } | null;
   session_id: string;
   model: string;
   surface: string;

@@ -7,8 +7,8 @@ import { api } from "./server.svelte";
 
 export class LiveRun {
   view = $state.raw<RunView>(EMPTY);
-  /** The page has no connection to it; the run itself goes on. */
-  lost = $state(false);
+  /** Since when the page has no connection to it, in Unix seconds. What becomes of the run meanwhile is not known here. */
+  lostAt = $state<number | null>(null);
   #batch = new FrameBatch((events) => this.receive(events));
 
   constructor(view: RunView = EMPTY) {
@@ -24,7 +24,10 @@ export class LiveRun {
     await follow(
       (after, aborted) => api.events(run, after, aborted),
       this.view.last,
-      { events: (events) => this.#batch.add(events), connected: (yes) => (this.lost = !yes) },
+      {
+        events: (events) => this.#batch.add(events),
+        connected: (yes) => (this.lostAt = yes ? null : (this.lostAt ?? Date.now() / 1000)),
+      },
       signal,
     );
     this.#batch.flush();
