@@ -57,7 +57,7 @@ function isPassing(error: unknown): boolean {
 }
 
 /** Reads one response to its end; true when the run's last event was in it. */
-export async function readEvents(
+async function readEvents(
   response: Response,
   signal: AbortSignal,
   receive: (events: Numbered[]) => void,

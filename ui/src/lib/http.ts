@@ -34,6 +34,7 @@ export interface Ask {
   method?: "GET" | "POST" | "PATCH" | "DELETE";
   body?: unknown;
   headers?: Record<string, string>;
+  keepalive?: boolean;
   signal?: AbortSignal | undefined;
 }
 
@@ -70,6 +71,7 @@ export class Http {
         headers,
         body: ask.body === undefined ? null : JSON.stringify(ask.body),
         signal: ask.signal ?? null,
+        keepalive: ask.keepalive ?? false,
         cache: "no-store",
       });
     } catch (error) {

@@ -199,7 +199,7 @@ class Chat {
   async #start(run: Parameters<typeof api.startRun>[0], key: string, signal: AbortSignal) {
     for (let wait = 0.5; ; wait = Math.min(wait * 2, 8)) {
       try {
-        return await api.startRun(run, key);
+        return await api.startRun(run, key, "continue");
       } catch (error) {
         if (!(error instanceof UnreachableError) || this.stopping) throw error;
         await pause(wait, signal);

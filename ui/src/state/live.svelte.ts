@@ -1,6 +1,6 @@
 /** One run that is read as it goes: its events folded into a view once per frame. Chat, compare and replay hold one. */
 import { EMPTY, fold, type RunView } from "../lib/fold";
-import { follow, FrameBatch, readEvents } from "../lib/follow";
+import { follow, FrameBatch } from "../lib/follow";
 import type { Numbered } from "../lib/wire";
 import { announcer } from "./announcer.svelte";
 import { api } from "./server.svelte";
@@ -31,15 +31,6 @@ export class LiveRun {
       signal,
     );
     this.#batch.flush();
-  }
-
-  /** Reads one response to its end; true when the run's end was in it. */
-  async read(response: Response, signal: AbortSignal): Promise<boolean> {
-    try {
-      return await readEvents(response, signal, (events) => this.#batch.add(events));
-    } finally {
-      this.#batch.flush();
-    }
   }
 
   protected receive(events: Numbered[]): void {
