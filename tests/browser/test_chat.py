@@ -64,6 +64,35 @@ async def test_an_answer_streams_in_with_its_reasoning_folded_and_its_markdown_d
         await expect(answer.locator("[data-outcome]")).to_have_count(0)
 
 
+EXTENDED = r"""The root \(x_1 * x_2 * y\) is[^1] known:
+
+\[
+x = \frac{-b \pm \sqrt{b^2 - 4ac}}{2a}
+\]
+
+- [x] computed
+- [ ] checked
+
+[^1]: See any book.
+"""
+
+
+async def test_formulas_footnotes_and_tasks_are_shown_whole(tmp_path: Path, browser: Browser) -> None:
+    """T3.b: as the model wrote them, streamed and after a reload."""
+    pieces = tuple(EXTENDED[n : n + 3] for n in range(0, len(EXTENDED), 3))
+    async with browsing(tmp_path, browser, [Reply(text=pieces, delay_seconds=0.005)]) as it:
+        await it.ask("Show me")
+        for _ in range(2):
+            await it.finished()
+            answer = it.answers.last
+            await expect(answer.locator("p > .math").first).to_have_text("x_1 * x_2 * y")
+            await expect(answer.locator(".formula")).to_have_text(r"x = \frac{-b \pm \sqrt{b^2 - 4ac}}{2a}")
+            await expect(answer.get_by_role("listitem")).to_have_text(["☑ computed", "☐ checked"])
+            await expect(answer.locator("sup")).to_have_text(["1", "1"])
+            await expect(answer.locator(".footnote")).to_have_text("1 See any book.")
+            await it.page.reload()
+
+
 async def test_the_copy_button_copies_the_code_and_nothing_else(tmp_path: Path, browser: Browser) -> None:
     """What is copied is the code as the model wrote it."""
     async with browsing(tmp_path, browser, [Reply(text=MARKDOWN)]) as it:

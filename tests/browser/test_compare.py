@@ -79,7 +79,7 @@ async def test_closing_a_pane_cancels_its_upstream_and_keeps_the_partial(tmp_pat
 
 
 async def test_leaving_the_page_cancels_every_pane(tmp_path: Path, browser: Browser) -> None:
-    """T4.b: each pane is attached to this tab, also before the first byte; it is waited for as long as a reload takes."""
+    """T4.b: each pane is attached to this tab, also before the first byte; it is given the time of a reload."""
     mute = Reply(fault=Fault("stall_before_headers"))
     async with browsing(tmp_path, browser, lambda _: mute, place="#/compare") as it:
         await it.ask("Anybody?")
@@ -117,7 +117,7 @@ async def test_leaving_compare_for_another_view_ends_its_answers_at_once(tmp_pat
 
 
 async def test_a_reload_brings_every_pane_back_and_its_answer_goes_on(tmp_path: Path, browser: Browser) -> None:
-    """T4.a, T4.b, T4.c: models, prompt and answers; nothing is asked twice, and Stop still ends the upstream at once."""
+    """T4.a, T4.b, T4.c: models, prompt and answers; nothing is asked twice, and Stop ends the upstream at once."""
     async with browsing(
         tmp_path, browser, lambda _: Reply(text=("One ", "two"), hold_after=1), place="#/compare"
     ) as it:

@@ -155,6 +155,11 @@ class Chat {
     }
   }
 
+  /** The list has it under another name: it was renamed, here or elsewhere. */
+  renamed(title: string): void {
+    if (title && this.session && this.session.title !== title) this.session = { ...this.session, title };
+  }
+
   /** What somebody writes: a question, or a word to the run that goes on. A chat that is being opened is waited for. */
   async say(content: Part[]): Promise<void> {
     const signal = this.#reading.signal;
