@@ -58,7 +58,7 @@ describe("an ending", () => {
 
 describe("a provider's no", () => {
   const advice: [Outcome, RegExp, RegExp][] = [
-    [refused(401), /^Refused by the provider \(status 401\)/, /API key/],
+    [refused(401), /^Refused by the provider/, /API key/],
     [refused(402), /^Refused by the provider/, /credit/],
     [refused(403), /^Refused by the provider/, /may use the model/],
     [refused(404), /^Refused by the provider/, /model's name/],
@@ -66,12 +66,15 @@ describe("a provider's no", () => {
     [refused(400, { code: "context_length_exceeded" }), /^Refused by the provider/, /too long/],
     [refused(429), /^Rate limited by the provider/, /Try again in a moment/],
     [refused(429, { code: "insufficient_quota" }), /^Refused by the provider/, /credit/],
-    [refused(500), /^The provider failed \(status 500\)/, /in a moment/],
+    [refused(500), /^The provider reported an error/, /in a moment/],
+    [refused(undefined, { error_type: "rate_limit_error" }), /^Rate limited by the provider/, /Try again in a moment/],
+    [refused(undefined, { error_type: "authentication_error" }), /^Refused by the provider/, /API key/],
     [refused(undefined), /^The provider reported an error/, /^$/],
   ];
 
   it.each(advice)("is told with its words and what to do: %o", (outcome, title, what) => {
-    expect(told(outcome, 0)).toMatchObject({ why: "The provider's words.", kept: "", remedy: "retry", tone: "error" });
+    const status = outcome.status ? ` (status ${outcome.status})` : "";
+    expect(told(outcome, 0)).toMatchObject({ why: `The provider's words.${status}`, kept: "", remedy: "retry", tone: "error" });
     expect(told(outcome, 0).title).toMatch(title);
     expect(told(outcome, 0).advice).toMatch(what);
   });

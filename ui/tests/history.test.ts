@@ -70,7 +70,7 @@ describe("saved messages", () => {
 
   it("know of a failed run what the provider's no was about", () => {
     const failed = { outcome: "failed", reason: "upstream_error", message: "No.", error: { type: "rate_limit_error", code: null } };
-    expect(outcomeOf(failed as Run)).toEqual({ outcome: "failed", reason: "upstream_error", message: "No.", status: 429 });
+    expect(outcomeOf(failed as Run)).toEqual({ outcome: "failed", reason: "upstream_error", message: "No.", error_type: "rate_limit_error" });
   });
 
   it("get no verdict when their run is no longer known", () => {

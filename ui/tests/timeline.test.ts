@@ -35,3 +35,15 @@ it("draws turns, tools, growth and what went wrong, in seconds from the start", 
     ["warning", 10, "Not finished. Lost."],
   ]);
 });
+
+it("does not colour a turn that was stopped on request as one that failed", () => {
+  const { spans, marks } = timeline(
+    log(
+      [0, { type: "turn.started", turn: 0 }],
+      [1, { type: "turn.cut", turn: 0, error: "Stopped by a stop request" }],
+      [1, { type: "run.ended", outcome: { outcome: "cancelled", reason: "user" } }],
+    ),
+  );
+  expect(spans).toMatchObject([{ label: "Turn 1", to: 1, tone: "plain" }]);
+  expect(marks).toMatchObject([{ label: "Stopped on request.", tone: "info" }]);
+});

@@ -78,13 +78,16 @@ const BY_STATUS: Record<number, string> = {
   413: TOO_LONG,
 };
 
+/** Where a list says no more. */
+const BY_TYPE: Record<string, number> = { authentication_error: 401, invalid_request_error: 400, rate_limit_error: 429 };
+
 /** What to say of an ending that is not success; null for the one that is. */
 export function ending(outcome: Outcome, keptCharacters: number): Ending | null {
   if (outcome.outcome === "completed") return null;
   const row = rowOf(outcome);
   const refused = outcome.outcome === "failed" && outcome.reason === "upstream_error" ? refusal(outcome) : null;
   // A stop needs no reason beside itself; elsewhere the server may know more than the reason says.
-  const why = outcome.reason === "user" ? "" : outcome.message || row.why;
+  const said = outcome.reason === "user" ? "" : outcome.message || row.why;
   const kept = keptCharacters
     ? `What had arrived is kept: ${count(keptCharacters, "character")}.`
     : outcome.outcome === "failed" || row.remedy === null
@@ -92,7 +95,7 @@ export function ending(outcome: Outcome, keptCharacters: number): Ending | null 
       : "No text had arrived yet.";
   return {
     title: refused?.title ?? row.title,
-    why: asSentence(why),
+    why: outcome.status ? `${asSentence(said)} (status ${outcome.status})` : asSentence(said),
     kept,
     advice: refused?.advice ?? "",
     retrySeconds: refused?.retrySeconds ?? null,
@@ -116,17 +119,16 @@ function rowOf({ outcome, reason = "" }: Outcome): Row {
 
 /** The provider answered, and the answer is no: that is no broken stream. Null: there is only its message. */
 function refusal(outcome: Outcome): Pick<Ending, "title" | "advice" | "retrySeconds"> | null {
-  const status = outcome.status ?? 0;
+  const status = outcome.status ?? BY_TYPE[outcome.error_type ?? ""] ?? 0;
   const retrySeconds = outcome.retry_after_seconds ?? null;
   const advice = BY_CODE[outcome.code ?? ""] ?? BY_STATUS[status] ?? "";
-  if (status >= 500 || status === 408) {
-    return { title: `The provider failed (status ${status})`, advice: "It may work in a moment.", retrySeconds };
-  }
-  if (status === 429 && !advice) {
+  if (!advice && status === 429) {
     return { title: "Rate limited by the provider", advice: "Try again in a moment.", retrySeconds };
   }
-  if (!status && !advice) return null;
-  return { title: `Refused by the provider${status ? ` (status ${status})` : ""}`, advice, retrySeconds: null };
+  if (!advice && (status >= 500 || status === 408)) {
+    return { title: ENDINGS.failed["upstream_error"]!.title, advice: "It may work in a moment.", retrySeconds };
+  }
+  return status || advice ? { title: "Refused by the provider", advice, retrySeconds: null } : null;
 }
 
 function asSentence(text: string): string {

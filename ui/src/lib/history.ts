@@ -129,13 +129,9 @@ export function outcomeOf(run: Run | undefined): Outcome | null {
   const outcome: Outcome = { outcome: run.outcome };
   if (run.reason) outcome.reason = run.reason;
   if (run.message && run.outcome !== "completed") outcome.message = run.message;
-  const status = STATUSES[run.error?.type ?? ""];
-  if (status) outcome.status = status;
+  if (run.error) outcome.error_type = run.error.type;
   return outcome;
 }
-
-/** The status that an error's type stands for, where there is only one. */
-const STATUSES: Record<string, number> = { authentication_error: 401, rate_limit_error: 429 };
 
 function asLogPart(part: Part): LogPart {
   return part.type === "text" ? part : { type: "image", url: part.image_url.url };

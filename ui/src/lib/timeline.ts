@@ -109,6 +109,7 @@ export function timeline(events: readonly Numbered[]): Timeline {
       case "run.ended": {
         const told = ending(event.outcome, characters);
         for (const span of spans) span.to ??= at;
+        if (turn && told?.tone === "neutral") turn.tone = "plain"; // a stop is no failure
         if (told) mark(endingLine(event.outcome), told.tone === "neutral" ? "info" : told.tone);
         break;
       }

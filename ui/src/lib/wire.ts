@@ -19,6 +19,8 @@ export interface Outcome {
   status?: number;
   code?: string;
   retry_after_seconds?: number;
+  /** Of a run in a list, which does not tell the status: what the provider's no is about. */
+  error_type?: string;
 }
 
 export interface OpenApproval {
