@@ -74,7 +74,7 @@ describe("a provider's no", () => {
 
   it.each(advice)("is told with its words and what to do: %o", (outcome, title, what) => {
     const status = outcome.status ? ` (status ${outcome.status})` : "";
-    expect(told(outcome, 0)).toMatchObject({ why: `The provider's words.${status}`, kept: "", remedy: "retry", tone: "error" });
+    expect(told(outcome, 0)).toMatchObject({ why: `The provider's words${status}.`, kept: "", remedy: "retry", tone: "error" });
     expect(told(outcome, 0).title).toMatch(title);
     expect(told(outcome, 0).advice).toMatch(what);
   });

@@ -95,7 +95,7 @@ export function ending(outcome: Outcome, keptCharacters: number): Ending | null 
       : "No text had arrived yet.";
   return {
     title: refused?.title ?? row.title,
-    why: outcome.status ? `${asSentence(said)} (status ${outcome.status})` : asSentence(said),
+    why: asSentence(outcome.status ? `${said.trim().replace(/\.$/, "")} (status ${outcome.status}).` : said),
     kept,
     advice: refused?.advice ?? "",
     retrySeconds: refused?.retrySeconds ?? null,
