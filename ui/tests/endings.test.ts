@@ -73,8 +73,8 @@ describe("a provider's no", () => {
   ];
 
   it.each(advice)("is told with its words and what to do: %o", (outcome, title, what) => {
-    const status = outcome.status ? ` (status ${outcome.status})` : "";
-    expect(told(outcome, 0)).toMatchObject({ why: `The provider's words${status}.`, kept: "", remedy: "retry", tone: "error" });
+    expect(told(outcome, 0).title.endsWith(` (status ${outcome.status})`)).toBe(outcome.status !== undefined);
+    expect(told(outcome, 0)).toMatchObject({ why: "The provider's words.", kept: "", remedy: "retry", tone: "error" });
     expect(told(outcome, 0).title).toMatch(title);
     expect(told(outcome, 0).advice).toMatch(what);
   });

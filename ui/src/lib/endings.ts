@@ -94,8 +94,8 @@ export function ending(outcome: Outcome, keptCharacters: number): Ending | null 
       ? ""
       : "No text had arrived yet.";
   return {
-    title: refused?.title ?? row.title,
-    why: asSentence(outcome.status ? `${said.trim().replace(/\.$/, "")} (status ${outcome.status}).` : said),
+    title: `${refused?.title ?? row.title}${outcome.status ? ` (status ${outcome.status})` : ""}`,
+    why: asSentence(said),
     kept,
     advice: refused?.advice ?? "",
     retrySeconds: refused?.retrySeconds ?? null,

@@ -1,8 +1,9 @@
 /** One prompt to several models side by side; every pane is a run of its own that ends with its pane (T4). */
 import { makeKey } from "../lib/api";
 import { EMPTY } from "../lib/fold";
+import { pause } from "../lib/follow";
 import { partsOf } from "../lib/history";
-import { sentence } from "../lib/http";
+import { sentence, UnreachableError } from "../lib/http";
 import { settingsOf, withSettings } from "../lib/settings";
 import type { Part } from "../lib/wire";
 import { announcer } from "./announcer.svelte";
@@ -49,7 +50,8 @@ export class Pane {
   #instructions = "";
   #reading = new AbortController();
   #stopped = Promise.resolve();
-  #closed = false;
+  /** Aborted when the pane is closed. */
+  #life = new AbortController();
 
   constructor(model: string) {
     this.model = model;
@@ -63,6 +65,10 @@ export class Pane {
     pane.turns = kept.runs.map((run) => Object.assign(new Turn({ ...EMPTY, run }), { run }));
     void pane.#reread();
     return pane;
+  }
+
+  get #closed(): boolean {
+    return this.#life.signal.aborted;
   }
 
   get kept(): KeptPane {
@@ -138,8 +144,16 @@ export class Pane {
   }
 
   async #readQuestion(turn: Turn): Promise<void> {
-    const { input = [] } = await api.run(turn.run, this.#reading.signal);
-    turn.asked = input.flatMap((message) => (message.role === "user" ? partsOf(message) : []));
+    for (let wait = 0.5; ; wait = Math.min(wait * 2, 8)) {
+      try {
+        const { input = [] } = await api.run(turn.run, this.#life.signal);
+        turn.asked = input.flatMap((message) => (message.role === "user" ? partsOf(message) : []));
+        return;
+      } catch (error) {
+        if (!(error instanceof UnreachableError)) throw error;
+        await pause(wait, this.#life.signal);
+      }
+    }
   }
 
   /** The session is a chat like others from now on, with a name and with the model that answered here. */
@@ -175,7 +189,7 @@ export class Pane {
 
   /** The pane goes away, and its run with it. */
   close(): void {
-    this.#closed = true;
+    this.#life.abort();
     this.#reading.abort();
     const run = this.turns.at(-1)?.run;
     if (this.going && run) void this.#stop(run);
