@@ -15,7 +15,7 @@ from holdfast.testing import Reply, ScriptedProvider
 from tests.serving import ServerProcess, running_server
 
 CONFIG = """
-model = "scripted/m-1"
+model = "{model}"
 
 [server]
 {server}
@@ -112,6 +112,7 @@ async def browsing(
     server: str = "",
     agent: str = "",
     stall_seconds: float = 30.0,
+    model: str = "scripted/m-1",
     phone: bool = False,
     port: int = 0,
 ) -> AsyncIterator[Browsing]:
@@ -120,7 +121,7 @@ async def browsing(
     (folder / "workspace" / "README.md").write_text("# A project\n")
     async with contextlib.AsyncExitStack() as stack:
         provider = await stack.enter_async_context(ScriptedProvider(script))
-        config = CONFIG.format(url=provider.url, server=server, agent=agent, stall_seconds=stall_seconds)
+        config = CONFIG.format(url=provider.url, server=server, agent=agent, model=model, stall_seconds=stall_seconds)
         process = stack.enter_context(running_server(folder, config, arguments=["--port", str(port)]))
         size = {"width": 390, "height": 800} if phone else {"width": 1280, "height": 800}
         context = await browser.new_context(viewport=size, reduced_motion="reduce")  # type: ignore[arg-type]

@@ -11,6 +11,7 @@ from playwright.async_api import Browser, expect
 from holdfast.testing import Reply, tool_call
 from holdfast.web.routes import STATIC
 from tests.browser.browsing import Browsing, browsing
+from tests.serving import Client
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 
@@ -85,6 +86,7 @@ async def test_sessions_are_searched_renamed_forked_and_deleted(tmp_path: Path, 
         await it.page.get_by_role("textbox", name="Title").fill("Fine apples")
         await it.page.keyboard.press("Enter")
         await expect(chats.get_by_role("link", name="Fine apples")).to_be_visible()
+        await expect(it.page.get_by_role("heading", level=1)).to_have_text("About pears")
         await chats.get_by_role("button", name="Actions for Fine apples").click()
         await it.page.get_by_role("button", name="Fork", exact=True).click()
         await expect(chats.get_by_role("link", name="Fine apples")).to_have_count(2)
@@ -93,6 +95,40 @@ async def test_sessions_are_searched_renamed_forked_and_deleted(tmp_path: Path, 
         await it.page.get_by_role("button", name="Delete", exact=True).click()
         await it.page.get_by_role("dialog").get_by_role("button", name="Delete", exact=True).click()
         await expect(chats.get_by_role("link", name="Fine apples")).to_have_count(1)
+
+
+async def test_a_chat_that_is_renamed_has_its_new_name_everywhere(tmp_path: Path, browser: Browser) -> None:
+    """T3.d: in the list, above the conversation and on the tab; also when another program renames it."""
+    async with browsing(tmp_path, browser, lambda _: Reply(text="Yes.")) as it:
+        await it.ask("About apples")
+        await it.finished()
+        session = it.page.url.rpartition("/")[2]
+        chats = it.page.get_by_role("region", name="Chats")
+        await chats.get_by_role("button", name="Actions for About apples").click()
+        await it.page.get_by_role("button", name="Rename").click()
+        await it.page.get_by_role("textbox", name="Title").fill("Fine apples")
+        await it.page.keyboard.press("Enter")
+        await expect(it.page.get_by_role("heading", level=1)).to_have_text("Fine apples")
+        await expect(it.page).to_have_title("Fine apples · Holdfast")
+        async with Client(it.server.base_url) as client:
+            await client.send("PATCH", f"/v1/sessions/{session}", {"title": "Other apples"})
+        await it.page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+        await expect(it.page.get_by_role("heading", level=1)).to_have_text("Other apples")
+        await expect(it.page).to_have_title("Other apples · Holdfast")
+
+
+async def test_every_suggestion_works_with_the_demo_model(tmp_path: Path, browser: Browser) -> None:
+    """T3.a: a newcomer without a key who clicks one sees it done, not what else could be asked."""
+    async with browsing(tmp_path, browser, [], model="demo") as it:
+        suggestions = it.page.locator("button.suggestion")
+        await expect(suggestions).to_have_count(3)
+        for number, words in enumerate(("README.md", "The tide came in", "Markdown, as a model writes it")):
+            await it.page.get_by_role("link", name="New chat").click()
+            await suggestions.nth(number).click()
+            await expect(it.answers.last).to_contain_text(words)
+            await it.finished()
+            await expect(it.answers.last).not_to_contain_text("I only understand a few requests")
+            await expect(it.answers.last.locator("[data-outcome]")).to_have_count(0)
 
 
 async def test_the_palette_finds_chats_and_the_keyboard_alone_is_enough(tmp_path: Path, browser: Browser) -> None:
@@ -144,7 +180,7 @@ async def test_a_server_that_goes_away_is_said_to_be_away_and_found_again(tmp_pa
         await expect(it.box).to_be_visible()
         await it.context.set_offline(True)
         await it.ask("Are you there?")
-        await expect(it.page.get_by_text("The server cannot be reached.")).to_be_visible()
+        await expect(it.page.get_by_text("The server cannot be reached since")).to_be_visible()
         await it.context.set_offline(False)
         await expect(it.answers.last).to_contain_text("Here I am.")
         assert len(it.provider.requests) == 1

@@ -117,12 +117,13 @@ async def test_what_a_server_did_elsewhere_can_begin_a_conversation_and_be_compa
 async def test_a_response_keeps_its_form_when_the_settings_change(tmp_path: Path) -> None:
     """P2.e, R14.c: stored with one form it is replayed in that form, under another dialect too."""
     (tmp_path / "notes.txt").write_text("Feed the cat.")
+    data = tmp_path / "data"
     agent = AgentSettings(prompt="", tools=("files",), workspace=str(tmp_path))
     script = [Reply(calls=(tool_call("read_file", path="notes.txt"),)), Reply(text="Feed it.")]
-    async with serving(script, agent=agent, data_dir=tmp_path) as world:
+    async with serving(script, agent=agent, data_dir=data) as world:
         streamed = await world.client.post(RESPONSES, {"input": "x", "stream": True})
         name = streamed.data[0]["response"]["id"]
-    async with serving((), agent=agent, data_dir=tmp_path, server=ServerSettings(tool_items="function_call")) as world:
+    async with serving((), agent=agent, data_dir=data, server=ServerSettings(tool_items="function_call")) as world:
         assert (await world.client.get(f"{RESPONSES}/{name}?stream=true")).body == streamed.body
         reference = {"type": "item_reference", "id": streamed.data[-2]["response"]["output"][0]["id"]}
         world.provider.add(Reply(text="Yes."))

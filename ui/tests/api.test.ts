@@ -17,7 +17,7 @@ const run = { content: [{ type: "text" as const, text: "Hello" }], session: "s",
 
 describe("how a run is begun", () => {
   it("in a chat it goes on whoever leaves, and its key makes it safe to ask again (T3.f)", async () => {
-    await api.startRun(run, "key-1");
+    await api.startRun(run, "key-1", "continue");
     expect(listener.asked[0]!.path).toBe("/v1/runs");
     expect(listener.asked[0]!.headers["idempotency-key"]).toBe("key-1");
     expect(JSON.parse(listener.asked[0]!.body)).toEqual({
@@ -28,15 +28,8 @@ describe("how a run is begun", () => {
     });
   });
 
-  it("in a pane it ends with its reader, and its events are the answer (T4.b)", async () => {
-    await api.attachRun(run, new AbortController().signal);
-    expect(listener.asked[0]!.path).toBe("/v1/runs");
-    expect(JSON.parse(listener.asked[0]!.body)).toEqual({
-      input: [{ role: "user", content: "Hello" }],
-      session_id: "s",
-      model: "m",
-      on_disconnect: "cancel",
-      stream: true,
-    });
+  it("in a pane it ends with its last reader, after the time that a reload takes (T4.b)", async () => {
+    await api.startRun(run, "key-1", 3);
+    expect(JSON.parse(listener.asked[0]!.body)).toMatchObject({ on_disconnect: 3 });
   });
 });

@@ -2,7 +2,7 @@
 import { createServer, type ServerResponse } from "node:http";
 import type { AddressInfo } from "node:net";
 import { afterEach, beforeEach, expect, it, vi } from "vitest";
-import { FrameBatch, follow, pause } from "../src/lib/follow";
+import { FrameBatch, follow, pause, REACHED } from "../src/lib/follow";
 import { ApiError, UnreachableError } from "../src/lib/http";
 import type { Numbered } from "../src/lib/wire";
 
@@ -79,8 +79,13 @@ it("waits out what passes, and nothing else", async () => {
   expect(asked).toHaveLength(3);
 });
 
-it("tries again at once when the network is back or somebody looks", async () => {
-  for (const event of [() => dispatchEvent(new Event("online")), () => document.dispatchEvent(new Event("visibilitychange"))]) {
+it("tries again at once when the network or the server is back or somebody looks", async () => {
+  const events = [
+    () => dispatchEvent(new Event("online")),
+    () => dispatchEvent(new Event(REACHED)),
+    () => document.dispatchEvent(new Event("visibilitychange")),
+  ];
+  for (const event of events) {
     const waiting = pause(60, new AbortController().signal);
     event();
     await waiting;

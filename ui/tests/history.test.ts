@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 import type { ToolItem } from "../src/lib/fold";
-import { exchangesOf } from "../src/lib/history";
+import { exchangesOf, outcomeOf } from "../src/lib/history";
 import type { Message, Run } from "../src/lib/wire";
 
 const messages: Message[] = [
@@ -74,6 +74,11 @@ describe("saved messages", () => {
     const [exchange] = exchangesOf([said, lost], new Map());
     expect(exchange!.asked).toEqual([{ type: "text", text: "a" }]);
     expect(exchange!.view.items).toMatchObject([{ kind: "text", text: "[This message cannot be read.]" }]);
+  });
+
+  it("know of a failed run what the provider's no was about", () => {
+    const failed = { outcome: "failed", reason: "upstream_error", message: "No.", error: { type: "rate_limit_error", code: null } };
+    expect(outcomeOf(failed as Run)).toEqual({ outcome: "failed", reason: "upstream_error", message: "No.", error_type: "rate_limit_error" });
   });
 
   it("get no verdict when their run is no longer known", () => {

@@ -66,6 +66,13 @@ describe("asking the server", () => {
     const error = (await http.json("/v1/runs").catch((thrown: unknown) => thrown)) as ApiError;
     expect([error.status, error.code, error.retrySeconds]).toEqual([502, null, null]);
     expect(error.message).toContain("502");
+    expect(told).toEqual(["unreachable"]); // the server itself has said nothing
+  });
+
+  it("has reached a server that says itself that it cannot (503)", async () => {
+    listener.answers = [refuse(503, '{"error": {"message": "Shutting down."}}', { "Content-Type": "application/json" })];
+    await expect(http.json("/v1/runs")).rejects.toThrow("Shutting down.");
+    expect(told).toEqual(["reached"]);
   });
 
   it("says when there was no answer at all", async () => {

@@ -90,6 +90,52 @@ describe("a model's Markdown", () => {
   });
 });
 
+describe("what models write beyond plain Markdown", () => {
+  const math = (formula: string) => `<code class="math">${formula}</code>`;
+  const block = (formula: string) => `<p class="formula">${math(formula)}</p>\n`;
+
+  it.each([
+    ["so \\(x_1 * y_1 * z\\) holds", `<p>so ${math("x_1 * y_1 * z")} holds</p>\n`],
+    ["so \\[x^2\\] holds", `<p>so ${math("x^2")} holds</p>\n`],
+    ["$a_1 + a_2$ and $$b$$", `<p>${math("a_1 + a_2")} and ${math("b")}</p>\n`],
+    ["\\[\n\\frac{a}{b} < c_1 * d_1 * e\n\\]\nand", block("\\frac{a}{b} &lt; c_1 * d_1 * e") + "<p>and</p>\n"],
+    ["as follows:\n$$x = 1$$", `<p>as follows:</p>\n${block("x = 1")}`],
+    ["| a |\n|---|\n| \\(x\\) |", math("x")],
+    ["it costs $5 or $10, \\$7", "<p>it costs $5 or $10, $7</p>\n"],
+    ["`\\(x\\)` is written so", "<p><code>\\(x\\)</code> is written so</p>\n"],
+    ["\\[ never closed", "<p>[ never closed</p>\n"],
+    ["\\(<img src=x onerror=alert(1)>\\)", math("&lt;img src=x onerror=alert(1)&gt;")],
+  ])("shows a formula whole: %s", (source, expected) => {
+    expect(html(source)).toContain(expected);
+  });
+
+  it("marks footnotes and shows them where they stand, and takes nothing else for one", () => {
+    const host = document.createElement("div");
+    host.append(renderMarkdown("So it is.[^1] Not [^a-z].\n\n[^1]: Says *who*\n    and more.\n[^b]: Two.", new Set(["1", "b"])));
+    expect(host.innerHTML).toBe(
+      "<p>So it is.<sup>1</sup> Not [^a-z].</p>\n" +
+        '<p class="footnote"><sup>1</sup> Says <em>who</em>\nand more.</p>\n<p class="footnote"><sup>b</sup> Two.</p>\n',
+    );
+  });
+
+  it("marks a footnote also where it was drawn before the note had come", () => {
+    const host = document.createElement("div");
+    const painter = new Painter(host);
+    const text = "One.[^1]\n\nTwo.\n\nThree.\n\n[^1]: Note.\n\nFour.";
+    for (let end = 0; end <= text.length; end++) painter.paint(text.slice(0, end), false);
+    painter.paint(text, true);
+    expect(host.querySelectorAll("p > sup")).toHaveLength(2);
+    expect(host.textContent).not.toContain("[^");
+    painter.close();
+  });
+
+  it("shows tasks with their boxes", () => {
+    expect(html("- [x] *done*\n- [ ] to do\n- [link] [x]")).toBe(
+      '<ul>\n<li class="task">☑ <em>done</em></li>\n<li class="task">☐ to do</li>\n<li>[link] [x]</li>\n</ul>\n',
+    );
+  });
+});
+
 const ANSWER = `# Title
 
 Some *words*
@@ -115,6 +161,13 @@ and more.
 | 1 | 2 |
 
 > quoted
+
+\\\\[
+x_1 * y_1
+\\\\]
+
+- [x] a task
+- [ ] another
 
 \`\`\`
 open

@@ -31,5 +31,20 @@ it("draws turns, tools, growth and what went wrong, in seconds from the start", 
     { kind: "tool", label: "u", from: 7, to: 7, tone: "dropped", row: 2 },
   ]);
   expect(drawn.growth).toEqual([[0, 0], [1, 4], [2, 7], [6, 9]]);
-  expect(drawn.marks.map(({ tone, number }) => [tone, number])).toEqual([["error", 9], ["error", 10], ["error", 11]]);
+  expect(drawn.marks.map(({ tone, number, label }) => [tone, number, label])).toEqual([
+    ["error", 10, "u was not carried out"],
+    ["warning", 11, "Not finished. Lost."],
+  ]);
+});
+
+it("does not colour a turn that was stopped on request as one that failed", () => {
+  const { spans, marks } = timeline(
+    log(
+      [0, { type: "turn.started", turn: 0 }],
+      [1, { type: "turn.cut", turn: 0, error: "Stopped by a stop request" }],
+      [1, { type: "run.ended", outcome: { outcome: "cancelled", reason: "user" } }],
+    ),
+  );
+  expect(spans).toMatchObject([{ label: "Turn 1", to: 1, tone: "plain" }]);
+  expect(marks).toMatchObject([{ label: "Stopped on request.", tone: "info" }]);
 });

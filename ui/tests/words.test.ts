@@ -1,55 +1,7 @@
 import { describe, expect, it } from "vitest";
 import type { ToolItem } from "../src/lib/fold";
-import { type AnsweredBy, LIVE_STATUSES, type Outcome, type OutcomeName } from "../src/lib/wire";
-import { STATUS_WORDS, bytes, count, day, duration, ending, isGoing, toolRemark } from "../src/lib/words";
-
-const outcomes: Outcome[] = [
-  ...["max_output_tokens", "content_filter", "max_turns", "max_tool_calls", "stream_interrupted", "server_restart"].map(
-    (reason): Outcome => ({ outcome: "incomplete", reason }),
-  ),
-  ...["upstream_error", "upstream_disconnected", "internal"].map((reason): Outcome => ({ outcome: "failed", reason })),
-  ...["user", "client_disconnect", "timeout", "shutdown", "replaced"].map(
-    (reason): Outcome => ({ outcome: "cancelled", reason }),
-  ),
-  ...["client_tools", "approval"].map((reason): Outcome => ({ outcome: "requires_action", reason })),
-  { outcome: "incomplete", reason: "something new" },
-];
-
-describe("an ending", () => {
-  it("is passed over in silence only when the run completed", () => {
-    expect(ending({ outcome: "completed" }, 12)).toBeNull();
-    for (const outcome of outcomes) {
-      for (const kept of [0, 12]) {
-        const told = ending(outcome, kept);
-        expect(told?.title, JSON.stringify(outcome)).toBeTruthy();
-        expect(told?.detail, JSON.stringify(outcome)).toBeTruthy();
-        expect(`${told?.title} ${told?.detail}`).not.toMatch(/\bcompleted\b|\bdone\b\.$/i);
-      }
-    }
-  });
-
-  it("says what is kept", () => {
-    expect(ending({ outcome: "incomplete", reason: "stream_interrupted" }, 12)?.detail).toContain("12 characters");
-    expect(ending({ outcome: "cancelled", reason: "user" }, 0)?.detail).toContain("No text had arrived");
-  });
-});
-
-describe("what would help", () => {
-  it("is to go on from what there is, or to ask again where there is nothing to go on from", () => {
-    const remedy = (outcome: Outcome, kept: number) => ending(outcome, kept)?.remedy;
-    expect(remedy({ outcome: "incomplete", reason: "max_output_tokens" }, 12)).toBe("continue");
-    expect(remedy({ outcome: "incomplete", reason: "content_filter" }, 12)).toBe("retry");
-    expect(remedy({ outcome: "failed", reason: "upstream_error" }, 12)).toBe("retry");
-    expect(remedy({ outcome: "cancelled", reason: "user" }, 12)).toBe("continue");
-    expect(remedy({ outcome: "cancelled", reason: "user" }, 0)).toBe("retry");
-    expect(remedy({ outcome: "requires_action", reason: "client_tools" }, 0)).toBeNull();
-  });
-
-  it("is told with the provider's own words and status", () => {
-    const told = ending({ outcome: "failed", reason: "upstream_error", message: "No credit.", status: 402 }, 0);
-    expect(told).toMatchObject({ title: "Failed", detail: "No credit. (status 402)", tone: "error" });
-  });
-});
+import { type AnsweredBy, LIVE_STATUSES, type OutcomeName } from "../src/lib/wire";
+import { STATUS_WORDS, bytes, count, day, duration, isGoing, toolRemark } from "../src/lib/words";
 
 describe("a call that did not simply run", () => {
   const remark = (tool: Partial<ToolItem>) => toolRemark({ arguments: "", bytesReceived: 0, approval: null, ...tool } as ToolItem);
@@ -60,6 +12,7 @@ describe("a call that did not simply run", () => {
     expect(remark({ state: "denied" })).toContain("not carried out");
     expect(remark({ state: "not_run" })).toContain("not carried out");
     expect(remark({ state: "unknown" })).toContain("not known");
+    expect(remark({ state: "dropped", bytesReceived: 12 })).not.toMatch(/stream|connection/i); // a stop ends one too
     for (const state of ["done", "failed", "running", "handed_over"] as const) expect(remark({ state })).toBeNull();
   });
 

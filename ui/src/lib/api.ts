@@ -54,21 +54,20 @@ export class Api {
   run(id: string, signal?: AbortSignal): Promise<Run> {
     return this.http.json(`/v1/runs/${id}`, { signal });
   }
-  /** A run that goes on whoever leaves. The key makes it safe to ask again after a lost connection. */
-  startRun(run: NewRun, key: string): Promise<{ run_id: string; session_id: string }> {
-    const body = { ...asBody(run), on_disconnect: "continue" };
+  /**
+   * What becomes of it when nobody reads it: it goes on, or it ends after so many seconds. The key makes it safe to ask
+   * again after a lost connection.
+   */
+  startRun(run: NewRun, key: string, onDisconnect: "continue" | number): Promise<{ run_id: string; session_id: string }> {
+    const body = { ...asBody(run), on_disconnect: onDisconnect };
     return this.http.json("/v1/runs", { method: "POST", body, headers: { "Idempotency-Key": key } });
-  }
-  /** A run that ends with its reader. */
-  attachRun(run: NewRun, signal: AbortSignal): Promise<Response> {
-    const body = { ...asBody(run), on_disconnect: "cancel", stream: true };
-    return this.http.open("/v1/runs", { method: "POST", body, signal });
   }
   events(id: string, after: number, signal: AbortSignal): Promise<Response> {
     return this.http.open(`/v1/runs/${id}/events${after < 0 ? "" : `?after=${after}`}`, { signal });
   }
+  /** Gets through also when the page is left at the same moment. */
   stop(id: string): Promise<Stopped> {
-    return this.http.json(`/v1/runs/${id}/stop`, { method: "POST" });
+    return this.http.json(`/v1/runs/${id}/stop`, { method: "POST", keepalive: true });
   }
   approve(id: string, call: string, approved: boolean): Promise<unknown> {
     return this.http.json(`/v1/runs/${id}/approval`, { method: "POST", body: { approved, call_id: call } });

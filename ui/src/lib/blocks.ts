@@ -1,7 +1,8 @@
 /** Where a growing Markdown text may be cut, so that only its last block is drawn again. Pure. */
 import MarkdownIt from "markdown-it";
+import { extend } from "./markdown_rules";
 
-const parser = new MarkdownIt("default", { html: false });
+const parser = extend(new MarkdownIt("default", { html: false }));
 
 /**
  * How much of the text can never look different, whatever follows it.

@@ -183,8 +183,8 @@ class Draft {
           if (tool.state === "writing") tool.state = "ready";
         }
         return;
-      case "turn.cut":
-        return this.#notice("warning", `The model's stream broke off: ${trimmed(event.error)}.`, number);
+      case "turn.cut": // why is told once, by the end of the run
+        return;
       case "tool.started": {
         const tool = this.#tool(event.call_id, event.name, event.at, number);
         tool.label = event.label;

@@ -57,7 +57,7 @@ function isPassing(error: unknown): boolean {
 }
 
 /** Reads one response to its end; true when the run's last event was in it. */
-export async function readEvents(
+async function readEvents(
   response: Response,
   signal: AbortSignal,
   receive: (events: Numbered[]) => void,
@@ -92,13 +92,17 @@ function parse({ id, data }: Frame): Numbered {
   return { number: Number(id), event };
 }
 
-/** Waits, but not after the network is back or the person is: then at once. */
+/** What the window hears when the server answers again after a silence. */
+export const REACHED = "holdfast:reached";
+
+/** Waits, but not after the network, the server or the person is back: then at once. */
 export function pause(seconds: number, signal: AbortSignal): Promise<void> {
   return new Promise((resolve, reject) => {
     const finish = (done: () => void) => {
       clearTimeout(timer);
       signal.removeEventListener("abort", aborted);
       removeEventListener("online", back);
+      removeEventListener(REACHED, back);
       document.removeEventListener("visibilitychange", visible);
       done();
     };
@@ -109,6 +113,7 @@ export function pause(seconds: number, signal: AbortSignal): Promise<void> {
     if (signal.aborted) return aborted();
     signal.addEventListener("abort", aborted);
     addEventListener("online", back);
+    addEventListener(REACHED, back);
     document.addEventListener("visibilitychange", visible);
   });
 }

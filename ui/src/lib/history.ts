@@ -137,11 +137,12 @@ function markOf(messages: readonly Message[]): Outcome | null {
 }
 
 /** A saved answer whose run is no longer known gets no verdict from it. */
-function outcomeOf(run: Run | undefined): Outcome | null {
+export function outcomeOf(run: Run | undefined): Outcome | null {
   if (!run?.outcome) return null;
   const outcome: Outcome = { outcome: run.outcome };
   if (run.reason) outcome.reason = run.reason;
   if (run.message && run.outcome !== "completed") outcome.message = run.message;
+  if (run.error) outcome.error_type = run.error.type;
   return outcome;
 }
 

@@ -34,6 +34,7 @@ export interface Ask {
   method?: "GET" | "POST" | "PATCH" | "DELETE";
   body?: unknown;
   headers?: Record<string, string>;
+  keepalive?: boolean;
   signal?: AbortSignal | undefined;
 }
 
@@ -50,7 +51,8 @@ export class Http {
     for (;;) {
       const key = this.hooks.key();
       const response = await this.#fetch(path, ask, key);
-      this.hooks.reached();
+      if (isGateway(response)) this.hooks.unreachable();
+      else this.hooks.reached();
       if (response.ok) return response;
       if (response.status !== 401) throw await asError(response);
       await response.body?.cancel();
@@ -70,6 +72,7 @@ export class Http {
         headers,
         body: ask.body === undefined ? null : JSON.stringify(ask.body),
         signal: ask.signal ?? null,
+        keepalive: ask.keepalive ?? false,
         cache: "no-store",
       });
     } catch (error) {
@@ -78,6 +81,12 @@ export class Http {
       throw new UnreachableError(error);
     }
   }
+}
+
+/** Somebody in between answered, as the server did not. */
+export function isGateway(response: Response): boolean {
+  const says = response.headers.get("Content-Type") ?? "";
+  return [502, 503, 504].includes(response.status) && !says.includes("json");
 }
 
 async function asError(response: Response): Promise<ApiError> {

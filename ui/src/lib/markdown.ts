@@ -5,8 +5,9 @@
 import DOMPurify from "dompurify";
 import MarkdownIt from "markdown-it";
 import { highlight } from "./highlight";
+import { extend, type Surroundings } from "./markdown_rules";
 
-const markdown = new MarkdownIt("default", { html: false, linkify: true, breaks: false });
+const markdown = extend(new MarkdownIt("default", { html: false, linkify: true, breaks: false }));
 const { escapeHtml } = markdown.utils;
 
 // Models use <br> in table cells, where Markdown has no other way to break a line.
@@ -40,6 +41,8 @@ function codeBlock(code: string, language: string): string {
   return `<pre title="${name}"><code>${highlight(code, language) ?? escapeHtml(code)}</code></pre>`;
 }
 
+const NONE: ReadonlySet<string> = new Set();
+
 const SANITIZED = {
   ALLOWED_TAGS: (
     "a blockquote br code del em h1 h2 h3 h4 h5 h6 hr img li ol p pre s span strong sub sup table tbody td th thead tr ul"
@@ -51,9 +54,10 @@ const SANITIZED = {
   RETURN_DOM_FRAGMENT: true as const,
 };
 
-/** Draws one stretch of Markdown. */
-export function renderMarkdown(source: string): DocumentFragment {
-  const fragment = DOMPurify.sanitize(markdown.render(source), SANITIZED);
+/** Draws one stretch of Markdown; the footnotes are those of the whole text. */
+export function renderMarkdown(source: string, footnotes: ReadonlySet<string> = NONE): DocumentFragment {
+  const around: Surroundings = { footnotes };
+  const fragment = DOMPurify.sanitize(markdown.render(source, around), SANITIZED);
   for (const link of fragment.querySelectorAll("a")) {
     link.target = "_blank";
     link.rel = "noopener noreferrer";

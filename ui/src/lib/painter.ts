@@ -2,6 +2,7 @@
 import { settledLength } from "./blocks";
 import { isHighlighterLoaded, loadHighlighter } from "./highlight";
 import { colourCode, renderMarkdown } from "./markdown";
+import { footnotesIn } from "./markdown_rules";
 
 /** Drawing may take this share of the time; a long block is then drawn less often rather than slowing the page. */
 const SHARE = 0.3;
@@ -9,6 +10,7 @@ const SHARE = 0.3;
 export class Painter {
   #tail = document.createElement("div");
   #settled = "";
+  #footnotes: ReadonlySet<string> = new Set();
   #text = "";
   #done = false;
   #rest = 0;
@@ -37,23 +39,29 @@ export class Painter {
     clearTimeout(this.#timer);
     this.#timer = undefined;
     const began = performance.now();
-    if (!this.#text.startsWith(this.#settled)) this.#reset();
+    if (!this.#text.startsWith(this.#settled)) this.#reset(new Set());
     let open = this.#text.slice(this.#settled.length);
+    const footnotes = footnotesIn(open).filter((name) => !this.#footnotes.has(name));
+    if (footnotes.length) {
+      this.#reset(new Set([...this.#footnotes, ...footnotes])); // what was drawn may refer to them
+      open = this.#text;
+    }
     // What is done may still grow later, when a replay moves on; so nothing is settled that could then look different.
     const settled = this.#done ? 0 : settledLength(open);
     if (settled > 0) {
       const source = open.slice(0, settled);
-      this.#tail.before(renderMarkdown(source));
+      this.#tail.before(renderMarkdown(source, this.#footnotes));
       this.#settled += source;
       open = open.slice(settled);
     }
-    this.#tail.replaceChildren(renderMarkdown(open));
+    this.#tail.replaceChildren(renderMarkdown(open, this.#footnotes));
     const took = performance.now() - began;
     this.#rest = performance.now() + (took * (1 - SHARE)) / SHARE;
   }
 
-  #reset(): void {
+  #reset(footnotes: ReadonlySet<string>): void {
     this.#settled = "";
+    this.#footnotes = footnotes;
     this.host.replaceChildren(this.#tail);
   }
 

@@ -1,4 +1,5 @@
 /** A run's log as a picture over time: turns, tools, tokens, and what deserves a mark. Pure geometry in seconds. */
+import { ending, endingLine } from "./endings";
 import type { Numbered } from "./wire";
 
 export interface Span {
@@ -61,7 +62,6 @@ export function timeline(events: readonly Numbered[]): Timeline {
         break;
       case "turn.cut":
         if (turn) Object.assign(turn, { to: at, tone: "failed" });
-        mark("The stream broke off", "error");
         break;
       case "text.added":
       case "reasoning.added":
@@ -106,10 +106,13 @@ export function timeline(events: readonly Numbered[]): Timeline {
       case "run.warned":
         mark(event.message, "warning");
         break;
-      case "run.ended":
+      case "run.ended": {
+        const told = ending(event.outcome, characters);
         for (const span of spans) span.to ??= at;
-        if (event.outcome.outcome !== "completed") mark(event.outcome.message || event.outcome.outcome, "error");
+        if (turn && told?.tone === "neutral") turn.tone = "plain"; // a stop is no failure
+        if (told) mark(endingLine(event.outcome), told.tone === "neutral" ? "info" : told.tone);
         break;
+      }
     }
   }
   return { began, seconds, spans, marks, growth, rows: rows + 1 };

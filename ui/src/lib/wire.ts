@@ -18,6 +18,9 @@ export interface Outcome {
   message?: string;
   status?: number;
   code?: string;
+  retry_after_seconds?: number;
+  /** Of a run in a list, which does not tell the status: what the provider's no is about. */
+  error_type?: string;
 }
 
 export interface OpenApproval {
@@ -33,6 +36,8 @@ export interface Run {
   outcome: OutcomeName | null;
   reason: string | null;
   message: string | null;
+  /** What the provider's no is about, of a run that failed. */
+  error?: { type: string; code: string | null } | null;
   session_id: string;
   /** What it was asked for by: a model, or an agent. */
   model: string;

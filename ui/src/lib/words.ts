@@ -1,68 +1,6 @@
-/** How things are put to a person: endings, durations, numbers, times. */
+/** How things are put to a person: tools, states, durations, numbers, times. How a run ended is in endings.ts. */
 import type { ToolItem, ToolState } from "./fold";
-import { LIVE_STATUSES, type Outcome, type RunStatus } from "./wire";
-
-export interface Ending {
-  title: string;
-  detail: string;
-  /** What would help: ask the model to go on, or send the same again. */
-  remedy: "continue" | "retry" | null;
-  tone: "warning" | "error" | "neutral";
-}
-
-const INCOMPLETE: Record<string, string> = {
-  max_output_tokens: "The model reached its output limit.",
-  content_filter: "The provider's content filter cut the answer off.",
-  max_turns: "The run used up its model turns before the task was done.",
-  max_tool_calls: "The run used up its tool calls before the task was done.",
-  stream_interrupted: "The connection to the model was lost.",
-  server_restart: "The server was restarted while this run was going.",
-};
-const FAILED: Record<string, string> = {
-  upstream_error: "The model's provider reported an error.",
-  upstream_disconnected: "The model could not be reached.",
-  internal: "Something went wrong inside the server.",
-};
-const CANCELLED: Record<string, string> = {
-  client_disconnect: "The connection to this run was closed.",
-  timeout: "The run reached its time limit.",
-  shutdown: "The server was shut down while this run was going.",
-  replaced: "A newer message replaced this run.",
-};
-
-/** What to say of an ending that is not success; null for the one that is. */
-export function ending(outcome: Outcome, keptCharacters: number): Ending | null {
-  const kept = keptCharacters
-    ? `What had arrived is kept: ${count(keptCharacters, "character")}.`
-    : "No text had arrived yet.";
-  switch (outcome.outcome) {
-    case "completed":
-      return null;
-    case "incomplete": {
-      const why = outcome.message || INCOMPLETE[outcome.reason ?? ""] || "The answer is not whole.";
-      const remedy = outcome.reason === "content_filter" ? "retry" : "continue";
-      return { title: "Not finished", detail: `${why} ${kept}`, remedy, tone: "warning" };
-    }
-    case "failed": {
-      const status = outcome.status ? ` (status ${outcome.status})` : "";
-      const why = outcome.message || FAILED[outcome.reason ?? ""] || "The run failed.";
-      return { title: "Failed", detail: `${why}${status} ${keptCharacters ? kept : ""}`.trim(), remedy: "retry", tone: "error" };
-    }
-    case "cancelled": {
-      const why = outcome.message || CANCELLED[outcome.reason ?? ""] || "The run was cancelled.";
-      const remedy = keptCharacters ? "continue" : "retry";
-      if (outcome.reason === "user") return { title: "Stopped on request", detail: kept, remedy, tone: "neutral" };
-      return { title: "Stopped", detail: `${why} ${kept}`, remedy, tone: "neutral" };
-    }
-    case "requires_action":
-      return {
-        title: "Waiting for another program",
-        detail: "The model called tools that the program which started this run has to carry out.",
-        remedy: null,
-        tone: "neutral",
-      };
-  }
-}
+import { LIVE_STATUSES, type RunStatus } from "./wire";
 
 export const TOOL_WORDS: Record<ToolState, string> = {
   writing: "being written",
@@ -83,7 +21,7 @@ export function toolRemark(tool: ToolItem): string | null {
   switch (tool.state) {
     case "dropped":
       return (
-        `The stream broke while this call was being written (${bytes(tool.bytesReceived || tool.arguments.length)} ` +
+        `The answer ended while this call was being written (${bytes(tool.bytesReceived || tool.arguments.length)} ` +
         "had arrived). The action was not carried out."
       );
     case "denied":
@@ -94,7 +32,7 @@ export function toolRemark(tool: ToolItem): string | null {
     case "not_run":
       return tool.output || "The run ended before this call began. The action was not carried out.";
     case "unknown":
-      return "It was running when the run was stopped. Whether it finished is not known; look before you repeat it.";
+      return "It was running when the run ended. Whether it finished is not known; look before you repeat it.";
     default:
       return null;
   }
@@ -135,6 +73,16 @@ export function count(n: number, noun: string): string {
 
 export function number(n: number): string {
   return n.toLocaleString("en");
+}
+
+/** Tokens as the provider counted them; providers need not. */
+export function counted(tokens: number | undefined): string {
+  return tokens ? number(tokens) : "–";
+}
+
+/** Tokens of output: the provider's count, or what they are about. */
+export function tokenWords({ count, exact }: { count: number; exact: boolean }): string {
+  return exact ? number(count) : `≈ ${number(count)}`;
 }
 
 /** The beginning of a Markdown text in one line, without its marks. */

@@ -1,12 +1,12 @@
 /** The conversation on the screen: what was said, the run that goes on, and what can be done to it (T3). */
 import { makeKey } from "../lib/api";
+import { endingLine } from "../lib/endings";
 import { answerText, EMPTY, type RunView } from "../lib/fold";
 import { pause } from "../lib/follow";
 import { exchangesOf, partsOf, type PastExchange } from "../lib/history";
 import { ApiError, isAbort, sentence, UnreachableError } from "../lib/http";
 import { settingsOf, withSettings, type Settings } from "../lib/settings";
 import type { Part, Run, Session } from "../lib/wire";
-import { count } from "../lib/words";
 import { announcer } from "./announcer.svelte";
 import { LiveRun } from "./live.svelte";
 import { models } from "./models.svelte";
@@ -155,6 +155,11 @@ class Chat {
     }
   }
 
+  /** The list has it under another name: it was renamed, here or elsewhere. */
+  renamed(title: string): void {
+    if (title && this.session && this.session.title !== title) this.session = { ...this.session, title };
+  }
+
   /** What somebody writes: a question, or a word to the run that goes on. A chat that is being opened is waited for. */
   async say(content: Part[]): Promise<void> {
     const signal = this.#reading.signal;
@@ -199,7 +204,7 @@ class Chat {
   async #start(run: Parameters<typeof api.startRun>[0], key: string, signal: AbortSignal) {
     for (let wait = 0.5; ; wait = Math.min(wait * 2, 8)) {
       try {
-        return await api.startRun(run, key);
+        return await api.startRun(run, key, "continue");
       } catch (error) {
         if (!(error instanceof UnreachableError) || this.stopping) throw error;
         await pause(wait, signal);
@@ -234,8 +239,8 @@ class Chat {
       this.problem = `The answer cannot be followed: ${sentence(error)}`;
     }
     if (this.live === exchange) Object.assign(this, { live: null, stopping: false });
-    const outcome = exchange.view.outcome?.outcome;
-    announcer.say(outcome === "completed" ? "The answer is complete." : "The answer ended and is not complete.");
+    const outcome = exchange.view.outcome;
+    if (outcome) announcer.say(endingLine(outcome) || "The answer is complete.");
     await this.#refresh(signal);
   }
 
@@ -282,9 +287,8 @@ class Chat {
 
   async #stop(exchange: Exchange): Promise<void> {
     try {
-      const { stopped, text } = await api.stop(exchange.run);
-      const kept = text.length ? `${count(text.length, "character")} kept.` : "No text had arrived yet.";
-      announcer.show(stopped ? `Stopped. ${kept}` : "It had already ended.");
+      const { stopped } = await api.stop(exchange.run);
+      if (!stopped) announcer.show("It had already ended."); // else the answer says what was kept
     } catch (error) {
       this.stopping = false;
       announcer.show(`It could not be stopped: ${sentence(error)}`);

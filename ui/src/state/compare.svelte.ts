@@ -1,27 +1,40 @@
 /** One prompt to several models side by side; every pane is a run of its own that ends with its pane (T4). */
 import { makeKey } from "../lib/api";
-import { isAbort, sentence } from "../lib/http";
+import { EMPTY } from "../lib/fold";
+import { pause } from "../lib/follow";
+import { partsOf } from "../lib/history";
+import { sentence, UnreachableError } from "../lib/http";
 import { settingsOf, withSettings } from "../lib/settings";
 import type { Part } from "../lib/wire";
 import { announcer } from "./announcer.svelte";
+import { textOf } from "./chat.svelte";
 import { LiveRun } from "./live.svelte";
 import { models } from "./models.svelte";
 import { route } from "./route.svelte";
 import { api } from "./server.svelte";
 import { sessions } from "./sessions.svelte";
-import { textOf } from "./chat.svelte";
 
 export const FEWEST = 2;
 export const MOST = 4;
+/** How long a run waits for its reader: long enough for a reload, so that a closed tab still ends it. */
+const GRACE_SECONDS = 3;
 const STOP_MILLISECONDS = 1000;
-const VERDICT_MILLISECONDS = 5000;
+const KEPT = "holdfast.compare";
 
 /** One question in one pane, and its answer. */
 export class Turn extends LiveRun {
   readonly key = makeKey();
-  constructor(readonly asked: Part[]) {
-    super();
-  }
+  asked = $state.raw<Part[]>([]);
+  /** Empty until the server has named it. */
+  run = "";
+}
+
+/** What of a pane outlives a reload: the rest is in the log. */
+interface KeptPane {
+  model: string;
+  session: string | null;
+  instructions: string;
+  runs: string[];
 }
 
 export class Pane {
@@ -30,33 +43,60 @@ export class Pane {
   session = $state<string | null>(null);
   turns = $state.raw<Turn[]>([]);
   going = $state(false);
+  stopping = $state(false);
   problem = $state("");
   named = Promise.resolve();
   #metadata: Record<string, unknown> = {};
   #instructions = "";
-  #reading: AbortController | null = null;
+  #reading = new AbortController();
+  #stopped = Promise.resolve();
+  /** Aborted when the pane is closed. */
+  #life = new AbortController();
 
   constructor(model: string) {
     this.model = model;
   }
 
+  /** As it was before a reload: its runs are read again from their logs, and one that still goes on is read on. */
+  static restore(kept: KeptPane): Pane {
+    const pane = new Pane(kept.model);
+    pane.session = kept.session;
+    pane.#instructions = kept.instructions;
+    pane.turns = kept.runs.map((run) => Object.assign(new Turn({ ...EMPTY, run }), { run }));
+    void pane.#reread();
+    return pane;
+  }
+
+  get #closed(): boolean {
+    return this.#life.signal.aborted;
+  }
+
+  get kept(): KeptPane {
+    const runs = this.turns.map((turn) => turn.run).filter(Boolean);
+    return { model: this.model, session: this.session, instructions: this.#instructions, runs };
+  }
+
   /** Resolves when the answer has ended, one way or another. */
   async ask(content: Part[], base: string | null): Promise<void> {
-    const reading = (this.#reading = new AbortController());
-    const turn = new Turn(content);
+    const turn = Object.assign(new Turn(), { asked: content });
+    const first = this.turns.length === 0;
     this.turns = [...this.turns, turn];
-    Object.assign(this, { going: true, problem: "" });
+    Object.assign(this, { going: true, stopping: false, problem: "" });
     try {
       if (this.session === null && base !== null) await this.#copy(base);
-      reading.signal.throwIfAborted();
-      const run = { content, session: this.session, model: this.model, instructions: this.#instructions };
-      const response = await api.attachRun(run, reading.signal);
-      if (!(await turn.read(response, reading.signal))) await this.#verdict(turn, reading.signal);
+      if (this.#closed || this.stopping) return void this.#withdraw(turn);
+      const asked = { content, session: this.session, model: this.model, instructions: this.#instructions };
+      const started = await api.startRun(asked, turn.key, GRACE_SECONDS);
+      turn.run = started.run_id;
+      this.session = started.session_id;
+      if (this.#closed) return await this.#stop(turn.run);
+      compare.keep();
+      if (this.stopping) this.#stopped = this.#stop(turn.run);
+      if (first) this.named = this.#name(`${this.model.split("/").at(-1)}: ${textOf(content).slice(0, 60)}`);
+      await this.#read(turn);
     } catch (error) {
-      if (reading.signal.aborted || isAbort(error) || turn.view.run) await this.#verdict(turn, reading.signal);
-      else this.problem = sentence(error);
+      if (!this.#closed) this.problem = sentence(error);
     } finally {
-      this.session ??= turn.view.session || null;
       this.going = false;
     }
   }
@@ -68,60 +108,96 @@ export class Pane {
     this.#instructions = settingsOf(session)?.instructions ?? "";
   }
 
+  /** Stopped before it was asked. */
+  #withdraw(turn: Turn): void {
+    this.turns = this.turns.filter((other) => other !== turn);
+  }
+
+  /** To the end of its log. A stream that was given up to make room for the stop is read on after it. */
+  async #read(turn: Turn): Promise<void> {
+    for (;;) {
+      const { signal } = this.#reading;
+      try {
+        return await turn.follow(turn.run, signal);
+      } catch (error) {
+        if (!signal.aborted || this.#closed) throw error;
+        await this.#stopped;
+        this.#reading = new AbortController();
+      }
+    }
+  }
+
+  /** The newest first, as it may still be going and does not wait long for its reader. */
+  async #reread(): Promise<void> {
+    const last = this.turns.at(-1);
+    this.going = last !== undefined;
+    for (const turn of [...this.turns].reverse()) {
+      try {
+        await Promise.all([this.#read(turn), this.#readQuestion(turn)]);
+      } catch (error) {
+        if (this.#closed) return;
+        this.problem = `An earlier answer cannot be read: ${sentence(error)}`;
+      } finally {
+        if (turn === last) this.going = false;
+      }
+    }
+  }
+
+  async #readQuestion(turn: Turn): Promise<void> {
+    for (let wait = 0.5; ; wait = Math.min(wait * 2, 8)) {
+      try {
+        const { input = [] } = await api.run(turn.run, this.#life.signal);
+        turn.asked = input.flatMap((message) => (message.role === "user" ? partsOf(message) : []));
+        return;
+      } catch (error) {
+        if (!(error instanceof UnreachableError)) throw error;
+        await pause(wait, this.#life.signal);
+      }
+    }
+  }
+
   /** The session is a chat like others from now on, with a name and with the model that answered here. */
-  async name(title: string): Promise<void> {
-    if (!this.session) return;
+  async #name(title: string): Promise<void> {
     const metadata = withSettings(this.#metadata, { model: this.model, instructions: this.#instructions });
     try {
-      await api.updateSession(this.session, { title, metadata });
+      await api.updateSession(this.session!, { title, metadata });
     } catch (error) {
       console.info(`The session ${this.session} could not be named.`, error);
     }
   }
 
-  /** The run that goes on now; empty until the server has named it. */
-  get #run(): string {
-    return this.turns.at(-1)?.view.run ?? "";
-  }
-
-  /** The stream broke before the end was told. The log knows how it ended; without it we only know that it did. */
-  async #verdict(turn: Turn, leaving: AbortSignal): Promise<void> {
-    const lost = { outcome: "cancelled", reason: "client_disconnect" } as const;
-    const again = new LiveRun(turn.view);
-    try {
-      // Whoever leaves to end a run must not look at it: a reader keeps it going.
-      if (turn.view.run && !leaving.aborted) await again.follow(turn.view.run, AbortSignal.timeout(VERDICT_MILLISECONDS));
-      turn.view = again.view.outcome ? again.view : { ...again.view, outcome: lost };
-    } catch (error) {
-      console.info(`How ${turn.view.run} ended could not be read.`, error);
-      turn.view = { ...turn.view, outcome: lost };
-    }
-  }
-
-  /** Ends the run at once and keeps what came. Closing the connection does the same, should the request not get through. */
+  /** Ends the run at once and keeps what came; also before the server has named it. */
   async stop(): Promise<void> {
-    if (!this.going) return;
-    const reading = this.#reading;
-    if (!this.#run) return reading?.abort();
-    const late = setTimeout(() => reading?.abort(), STOP_MILLISECONDS);
+    if (!this.going || this.stopping) return;
+    this.stopping = true;
+    const run = this.turns.at(-1)?.run;
+    if (!run) return;
+    // A browser opens few connections to one server: should the stop not get through, its stream makes room for it.
+    const late = setTimeout(() => this.#reading.abort(), STOP_MILLISECONDS);
+    await (this.#stopped = this.#stop(run));
+    clearTimeout(late);
+  }
+
+  async #stop(run: string): Promise<void> {
     try {
-      await api.stop(this.#run);
-      clearTimeout(late);
+      await api.stop(run);
     } catch (error) {
-      clearTimeout(late);
-      reading?.abort();
-      announcer.show(`Stopped by closing the connection: ${sentence(error)}`);
+      this.stopping = false;
+      announcer.show(`It could not be stopped: ${sentence(error)}`);
     }
   }
 
   /** The pane goes away, and its run with it. */
   close(): void {
-    this.#reading?.abort();
+    this.#life.abort();
+    this.#reading.abort();
+    const run = this.turns.at(-1)?.run;
+    if (this.going && run) void this.#stop(run);
   }
 
   async approve(call: string, approved: boolean): Promise<void> {
     try {
-      await api.approve(this.#run, call, approved);
+      await api.approve(this.turns.at(-1)!.run, call, approved);
     } catch (error) {
       announcer.show(sentence(error));
     }
@@ -141,11 +217,26 @@ class Compare {
     return this.panes.some((pane) => pane.turns.length > 0);
   }
 
-  /** Empty panes, one per model as far as there are models. */
-  begin(base: string | null): void {
-    this.close();
+  /** As it was left in this tab, else empty. */
+  open(base: string | null): void {
     this.base = base;
-    this.panes = [];
+    this.panes = readKept(base).map((pane) => Pane.restore(pane));
+    if (!this.panes.length) this.#fill();
+  }
+
+  /** The models have come: panes that wait for them can be made. */
+  begin(): void {
+    if (!this.panes.length) this.#fill();
+  }
+
+  startOver(): void {
+    this.close();
+    this.#fill();
+  }
+
+  /** Empty panes, one per model as far as there are models. */
+  #fill(): void {
+    if (!models.list.length) return;
     for (let n = 0; n < FEWEST; n++) this.add();
   }
 
@@ -154,22 +245,22 @@ class Compare {
     const taken = new Set(this.panes.map((pane) => pane.model));
     const model = models.list.slice(1).find(({ id }) => !taken.has(id))?.id ?? models.fallback;
     this.panes = [...this.panes, new Pane(model)];
+    this.keep();
   }
 
   remove(pane: Pane): void {
     pane.close();
     this.panes = this.panes.filter((other) => other !== pane);
+    this.keep();
+  }
+
+  choose(pane: Pane, model: string): void {
+    pane.model = model;
+    this.keep();
   }
 
   async ask(content: Part[]): Promise<void> {
-    const words = textOf(content).slice(0, 60);
-    await Promise.all(
-      this.panes.map(async (pane) => {
-        const first = pane.turns.length === 0;
-        await pane.ask(content, this.base);
-        if (first) await (pane.named = pane.name(`${pane.model.split("/").at(-1)}: ${words}`));
-      }),
-    );
+    await Promise.all(this.panes.map((pane) => pane.ask(content, this.base)));
     announcer.say("All answers have ended.");
     await sessions.refreshQuietly();
   }
@@ -184,10 +275,23 @@ class Compare {
     if (pane.session) route.go("chat", pane.session);
   }
 
+  /** Remembered by this tab alone: which panes there are, and which runs are theirs. */
+  keep(): void {
+    sessionStorage.setItem(keptName(this.base), JSON.stringify(this.panes.map((pane) => pane.kept)));
+  }
+
   close(): void {
     for (const pane of this.panes) pane.close();
     this.panes = [];
   }
+}
+
+function keptName(base: string | null): string {
+  return base === null ? KEPT : `${KEPT}/${base}`;
+}
+
+function readKept(base: string | null): KeptPane[] {
+  return JSON.parse(sessionStorage.getItem(keptName(base)) ?? "[]") as KeptPane[];
 }
 
 export const compare = new Compare();

@@ -1,14 +1,14 @@
 /** One run that is read as it goes: its events folded into a view once per frame. Chat, compare and replay hold one. */
 import { EMPTY, fold, type RunView } from "../lib/fold";
-import { follow, FrameBatch, readEvents } from "../lib/follow";
+import { follow, FrameBatch } from "../lib/follow";
 import type { Numbered } from "../lib/wire";
 import { announcer } from "./announcer.svelte";
 import { api } from "./server.svelte";
 
 export class LiveRun {
   view = $state.raw<RunView>(EMPTY);
-  /** The page has no connection to it; the run itself goes on. */
-  lost = $state(false);
+  /** Since when the page has no connection to it, in Unix seconds. What becomes of the run meanwhile is not known here. */
+  lostAt = $state<number | null>(null);
   #batch = new FrameBatch((events) => this.receive(events));
 
   constructor(view: RunView = EMPTY) {
@@ -24,19 +24,13 @@ export class LiveRun {
     await follow(
       (after, aborted) => api.events(run, after, aborted),
       this.view.last,
-      { events: (events) => this.#batch.add(events), connected: (yes) => (this.lost = !yes) },
+      {
+        events: (events) => this.#batch.add(events),
+        connected: (yes) => (this.lostAt = yes ? null : (this.lostAt ?? Date.now() / 1000)),
+      },
       signal,
     );
     this.#batch.flush();
-  }
-
-  /** Reads one response to its end; true when the run's end was in it. */
-  async read(response: Response, signal: AbortSignal): Promise<boolean> {
-    try {
-      return await readEvents(response, signal, (events) => this.#batch.add(events));
-    } finally {
-      this.#batch.flush();
-    }
   }
 
   protected receive(events: Numbered[]): void {

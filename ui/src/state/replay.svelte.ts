@@ -18,10 +18,12 @@ export class Replay {
   /** How many events are shown; null: all there are, as they come. */
   shown = $state<number | null>(null);
   playing = $state(false);
-  lost = $state(false);
+  lostAt = $state<number | null>(null);
   problem = $state("");
   timeline = $derived(timeline(this.events));
   view = $derived.by(() => this.#viewAt(this.shown ?? this.events.length));
+  /** As of the last event there is, whatever is shown. */
+  latest = $derived.by(() => (this.shown === null ? this.view : this.#viewAt(this.events.length)));
   #kept: RunView[] = [EMPTY];
   #reading = new AbortController();
   #timer: ReturnType<typeof setTimeout> | undefined;
@@ -36,7 +38,10 @@ export class Replay {
       await follow(
         (after, aborted) => api.events(this.id, after, aborted),
         -1,
-        { events: (events) => batch.add(events), connected: (yes) => (this.lost = !yes) },
+        {
+          events: (events) => batch.add(events),
+          connected: (yes) => (this.lostAt = yes ? null : (this.lostAt ?? Date.now() / 1000)),
+        },
         signal,
       );
       batch.flush();
@@ -89,7 +94,7 @@ export class Replay {
   async stop(): Promise<void> {
     try {
       const { stopped } = await api.stop(this.id);
-      announcer.show(stopped ? "Stopped. What had arrived is kept." : "It had already ended.");
+      if (!stopped) announcer.show("It had already ended."); // else the answer says what was kept
     } catch (error) {
       announcer.show(`It could not be stopped: ${sentence(error)}`);
     }

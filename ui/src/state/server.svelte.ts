@@ -1,6 +1,7 @@
 /** The server as this tab knows it: the key to it, and whether it can be reached. */
 import { Api } from "../lib/api";
-import { Http } from "../lib/http";
+import { REACHED } from "../lib/follow";
+import { Http, isGateway } from "../lib/http";
 
 const KEY = "holdfast.key";
 
@@ -30,40 +31,51 @@ class Key {
 }
 
 class Connection {
-  lost = $state(false);
-  /** Milliseconds since the epoch at which the next attempt is made. */
+  /** Since when there is no answer, in milliseconds since the epoch; null: there is. */
+  lostAt = $state<number | null>(null);
+  /** When the next attempt is made. */
   retryAt = $state(0);
   #wait = 1;
   #timer: ReturnType<typeof setTimeout> | undefined;
 
+  get lost(): boolean {
+    return this.lostAt !== null;
+  }
+
   reached(): void {
-    this.lost = false;
+    if (this.lostAt === null) return;
+    this.lostAt = null;
     this.#wait = 1;
     clearTimeout(this.#timer);
+    dispatchEvent(new Event(REACHED)); // whoever waits for the server need not wait any longer
   }
 
   /** Keeps asking for the health page until something answers. */
   unreachable(): void {
-    if (this.lost) return;
-    this.lost = true;
+    if (this.lostAt !== null) return;
+    this.lostAt = Date.now();
     this.#later();
   }
 
   async retry(): Promise<void> {
     clearTimeout(this.#timer);
-    try {
-      await fetch("/health", { cache: "no-store" });
-      this.reached();
-    } catch {
-      this.#wait = Math.min(this.#wait * 2, 10);
-      this.#later();
-    }
+    if (await isThere()) return this.reached();
+    this.#wait = Math.min(this.#wait * 2, 10);
+    this.#later();
   }
 
   #later(): void {
     clearTimeout(this.#timer);
     this.retryAt = Date.now() + this.#wait * 1000;
     this.#timer = setTimeout(() => void this.retry(), this.#wait * 1000);
+  }
+}
+
+async function isThere(): Promise<boolean> {
+  try {
+    return !isGateway(await fetch("/health", { cache: "no-store" }));
+  } catch {
+    return false; // that is the answer
   }
 }
 

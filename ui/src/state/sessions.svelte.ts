@@ -43,7 +43,8 @@ class Sessions {
   }
 
   async rename(id: string, title: string): Promise<void> {
-    await api.updateSession(id, { title });
+    const renamed = await api.updateSession(id, { title });
+    this.list = this.list.map((session) => (session.id === id ? { ...session, title: renamed.title } : session));
     await this.refresh();
   }
 
