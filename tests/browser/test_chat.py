@@ -140,15 +140,15 @@ async def test_an_earlier_answer_that_is_not_whole_is_shown_as_that(tmp_path: Pa
             await expect(endings).to_have_count(2)
             await expect(endings.nth(0)).to_contain_text("Not finished. ")
             await expect(endings.nth(0)).to_have_attribute("data-reason", "stream_interrupted")
-            await expect(endings.nth(1)).to_contain_text("Failed. ")
+            await expect(endings.nth(1)).to_contain_text("Refused by the provider (status 400).")
             await it.page.reload()
         address = it.page.url
         await it.page.get_by_role("button", name="Fork the chat here").last.click()
         await expect(it.page).not_to_have_url(address)
         await expect(it.answers).to_have_count(3)
         await expect(endings).to_have_count(2)
-        await expect(endings.nth(0)).to_contain_text("The connection to the model was lost.")
-        await expect(endings.nth(1)).to_contain_text("The model's provider reported an error.")
+        await expect(endings.nth(0)).to_contain_text("The connection to the model was lost")
+        await expect(endings.nth(1)).to_contain_text("The provider reported an error")
 
 
 async def test_stop_before_the_first_token_works_too(tmp_path: Path, browser: Browser) -> None:
