@@ -16,7 +16,7 @@ unexport VIRTUAL_ENV PYTHONHOME PYTHONPATH
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install serve test check lint types bench flame bench-peers scale page page-test screenshots crash soak lowest lowest-leaning lock clean
+.PHONY: help install serve test check lint types bench flame bench-peers clients scale page page-test screenshots crash soak lowest lowest-leaning lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -63,6 +63,17 @@ bench-peers: $(UV) ## Install other servers, each in an environment of its own, 
 	$(UV) venv --quiet --clear bench/peers/hermes
 	$(UV) pip install --quiet --python bench/peers/hermes 'hermes-agent[sms]==0.19.*'
 
+# Each in an environment of its own; Node's packages are installed by the tests themselves.
+CLIENTS := $(basename $(notdir $(wildcard tests/clients/drivers/requirements/*.lock)))
+
+clients: .venv/.dev ## Play every case with every real client, and write docs/clients.md's table
+	@for name in $(CLIENTS); do \
+		$(UV) venv --quiet --allow-existing --python $(PY) .clients/$$name && \
+		$(UV) pip install --quiet --python .clients/$$name --require-hashes -r tests/clients/drivers/requirements/$$name.lock || exit 1; \
+	done
+	HOLDFAST_CLIENTS=all $(PY) -m pytest -n $(WORKERS) --dist loadgroup tests/clients/test_matrix.py $(ARGS)
+	$(PY) scripts/clients_table.py
+
 crash: .venv/.dev ## Kill the server at random moments and look what it kept
 	$(PY) -m bench.crash $(ARGS)
 
@@ -107,7 +118,7 @@ lock: $(UV) ## Remake the lock files
 	$(LOCK) requirements-node.in --output-file requirements-node.lock
 
 clean: ## Remove everything that was fetched or built here
-	rm -rf .venv .uv .node .lowest ui/node_modules src/holdfast/web/static .mypy_cache .ruff_cache .pytest_cache .coverage*
+	rm -rf .venv .uv .node .lowest .clients ui/node_modules src/holdfast/web/static .mypy_cache .ruff_cache .pytest_cache .coverage*
 	find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Plain requirement files with hashes, not uv.lock: that one writes the address of a package index into every line.

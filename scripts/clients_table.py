@@ -15,31 +15,28 @@ SURFACES = {"chat": "chat completions", "responses": "responses", "compatible": 
 
 def main() -> None:
     """Read the results, and replace the table."""
-    played = [json.loads(file.read_text()) for file in sorted(RESULTS.glob("*.json"))]
+    played = [json.loads(file.read_text(encoding="utf-8")) for file in RESULTS.glob("*.json")]
     played.sort(key=lambda client: client["place"])
     cases = list(played[0]["titles"].items())
     notes: list[str] = []
     lines = [f"| client | {' | '.join(title for _, title in cases)} |", "|---" * (len(cases) + 1) + "|"]
     for client in played:
-        versions = ", ".join(f"{name} {version}" for name, version in client["versions"].items())
         for surface, cells in client["cells"].items():
             row = [_cell(cells[name], notes) for name, _ in cases]
             lines.append(f"| {client['title']}, {SURFACES[surface]} | {' | '.join(row)} |")
-        notes.append(f"{client['title']}: {versions}.")
+    lines.append("")
+    lines += [f"{number}. It {note}." for number, note in enumerate(notes, 1)]
+    versions = [" with ".join(f"{name} {version}" for name, version in c["versions"].items()) for c in played]
+    lines += ["", f"Versions: {'; '.join(versions)}."]
     before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
-    after = rest.partition(END)[2]
-    explained = "\n".join(f"- {note}" for note in notes)
-    PAGE.write_text(f"{before}{BEGIN}{chr(10).join(lines)}\n\n{explained}\n{END}{after}", encoding="utf-8")
+    PAGE.write_text(f"{before}{BEGIN}{chr(10).join(lines)}\n{END}{rest.partition(END)[2]}", encoding="utf-8")
 
 
 def _cell(results: list[str], notes: list[str]) -> str:
-    """`yes`, or what stands instead."""
-    odd = [result for result in results if result != "yes"]
-    if not odd:
-        return "yes"
-    if odd[0] not in notes:
-        notes.insert(len([note for note in notes if note.startswith("(")]), odd[0])
-    return f"no ({odd[0]})"
+    """`yes`, or the numbers of what is odd."""
+    odd = [result for result in dict.fromkeys(results) if result != "yes"]
+    notes += [note for note in odd if note not in notes]
+    return "yes" if not odd else "see " + ", ".join(str(notes.index(note) + 1) for note in odd)
 
 
 if __name__ == "__main__":

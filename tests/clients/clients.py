@@ -4,9 +4,9 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -31,24 +31,92 @@ class ClientKind:
     surfaces: tuple[Surface, ...] = ("chat", "responses")
     is_at_hand: bool = False
     """It is among what tests need anyway, so that `make test` plays it too."""
-    silent: Mapping[tuple[Surface, str], str] = field(default_factory=dict)
-    """What it does not show its user, whatever a server says, and what is seen instead."""
+    keeps_items: bool = True
+    """On responses it sends back all items that it was given, those of the server's tools too."""
+    oddities: tuple["Oddity", ...] = ()
+    """Where its user is told less, or the model asked more, whatever a server does."""
 
     @property
     def is_node(self) -> bool:
         return self.driver.endswith(".mjs")
 
+    def oddity(self, surface: Surface, case: str, stream: bool) -> "Oddity | None":
+        """What is odd about it there; None: it does as it should."""
+        how: How = "streamed" if stream else "plain"
+        found = (odd for odd in self.oddities if case in odd.cases and surface in odd.surfaces and how in odd.how)
+        return next(found, None)
+
+
+How = Literal["streamed", "plain"]
+
+
+@dataclass(frozen=True)
+class Oddity:
+    """Something that is the client's own way, as it was seen."""
+
+    cases: tuple[str, ...]
+    note: str
+    surfaces: tuple[Surface, ...] = ("chat", "responses", "compatible")
+    how: tuple[How, ...] = ("streamed", "plain")
+
+
+_TRIES_AGAIN = "tries 429 and 5xx again by itself, although the server says that it has done so"
+
 
 CLIENTS = (
     ClientKind("openai-python", "openai-python", "openai_python.py", is_at_hand=True),
-    ClientKind("openai-node", "openai for Node", "openai_driver.mjs", is_at_hand=True),
-    ClientKind("ai-sdk", "Vercel AI SDK", "ai_sdk_driver.mjs", ("chat", "responses", "compatible"), is_at_hand=True),
+    ClientKind("openai-node", "openai for Node", "openai_driver.mjs"),
+    ClientKind(
+        "ai-sdk",
+        "Vercel AI SDK",
+        "ai_sdk_driver.mjs",
+        ("chat", "responses", "compatible"),
+        is_at_hand=True,
+        oddities=(
+            Oddity(("failure", "rate_limit"), _TRIES_AGAIN, how=("plain",)),
+            Oddity(("rate_limit",), _TRIES_AGAIN, ("chat", "responses"), ("streamed",)),
+            Oddity(("refusal",), "tries a stream again that failed before a word", ("responses",), ("streamed",)),
+        ),
+    ),
     ClientKind("langchain", "LangChain, LangGraph agent", "langchain_openai_.py"),
-    ClientKind("openai-agents", "OpenAI Agents SDK", "openai_agents.py"),
-    ClientKind("pydantic-ai", "pydantic-ai", "pydantic_ai_.py"),
+    ClientKind(
+        "openai-agents",
+        "OpenAI Agents SDK",
+        "openai_agents.py",
+        oddities=(Oddity(("truncation",), "has no word for why a chat answer ended", ("chat",)),),
+    ),
+    ClientKind("pydantic-ai", "pydantic-ai", "pydantic_ai_.py", keeps_items=False),
     ClientKind("litellm", "litellm", "litellm_.py"),
-    ClientKind("llama-index", "llama-index", "llama_index_.py"),
-    ClientKind("llm", "llm", "llm_.py", is_at_hand=True),
+    ClientKind(
+        "llama-index",
+        "llama-index",
+        "llama_index_.py",
+        keeps_items=False,
+        oddities=(
+            Oddity(("failure", "rate_limit"), _TRIES_AGAIN, how=("plain",)),
+            Oddity(
+                ("truncation", "failure", "refusal", "rate_limit"),
+                "does not look at how a response's stream ended",
+                ("responses",),
+                ("streamed",),
+            ),
+        ),
+    ),
+    ClientKind(
+        "llm",
+        "llm",
+        "llm_.py",
+        keeps_items=False,
+        oddities=(
+            Oddity(("truncation",), "does not show why an answer ended", ("chat",), ("plain",)),
+            Oddity(
+                ("truncation", "failure", "refusal", "rate_limit"),
+                "does not look at how a response's stream ended",
+                ("responses",),
+                ("streamed",),
+            ),
+        ),
+    ),
 )
 
 
@@ -64,9 +132,12 @@ def chosen_clients() -> list[ClientKind]:
 class Driver:
     """A client that is running, and plays what it is told."""
 
-    def __init__(self, process: asyncio.subprocess.Process, versions: dict[str, str]) -> None:
+    def __init__(self, kind: ClientKind, process: asyncio.subprocess.Process, versions: dict[str, str]) -> None:
+        self.kind = kind
         self._process = process
         self.versions = versions
+        self.cells: dict[Surface, dict[str, list[str]]] = {surface: {} for surface in kind.surfaces}
+        """What the table says, for each API and case."""
 
     async def play(self, name: str, surface: Surface, stream: bool) -> dict[str, Any]:
         """Play a case; what its user has seen."""
@@ -114,7 +185,7 @@ async def running_driver(kind: ClientKind, node: Path, url: str, key: str, home:
         try:
             async with asyncio.timeout(60):
                 versions = await _read_line(process)
-            yield Driver(process, versions)
+            yield Driver(kind, process, versions)
         finally:
             if process.returncode is None:
                 process.kill()

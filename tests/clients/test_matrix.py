@@ -14,7 +14,7 @@ import pytest
 import pytest_asyncio
 
 from holdfast.testing import Fault, Reply, tool_call
-from tests.clients.clients import ClientKind, Driver, Surface, chosen_clients, running_driver
+from tests.clients.clients import CLIENTS, ClientKind, Driver, Surface, chosen_clients, running_driver
 from tests.clients.world import TEXT, World, running_world
 from tests.serving import KEY
 
@@ -30,7 +30,7 @@ VERDICT = {"verdict": "good"}
 CUT_SHORT = {"length", "max_output_tokens", "incomplete"}
 """A client's word for an answer that reached its limit."""
 
-Check = Callable[[World, dict[str, Any], Surface], None]
+Check = Callable[[World, dict[str, Any]], None]
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class MatrixCase:
 
 
 def _said(text: str) -> Check:
-    def check(_: World, seen: dict[str, Any], __: Surface) -> None:
+    def check(_: World, seen: dict[str, Any]) -> None:
         assert (seen["text"], seen["error"]) == (text, None)
         assert seen["executed"] == []
 
@@ -54,45 +54,42 @@ def _said(text: str) -> Check:
 
 
 def _carried_out(text: str) -> Check:
-    def check(world: World, seen: dict[str, Any], _: Surface) -> None:
+    def check(world: World, seen: dict[str, Any]) -> None:
         assert (seen["text"], seen["error"], seen["executed"]) == (text, None, ["Oslo"])
         assert "Rain, 8 degrees" in json.dumps(world.asked[-1].body)
 
     return check
 
 
-def _went_on(world: World, seen: dict[str, Any], surface: Surface) -> None:
+def _went_on(world: World, seen: dict[str, Any]) -> None:
     assert (seen["text"], seen["error"], seen["executed"]) == ("Still fed.", None, [])
     last = json.dumps(world.asked[-1].body["messages"])
     assert [last.count(said) for said in ("Hello?", "Feed it.", "And now?")] == [1, 1, 1]
-    if surface == "responses":
-        assert last.count("Feed the cat.") == 1, "what the server's tool found is known in the next turn"
 
 
-def _never_called(world: World, seen: dict[str, Any], _: Surface) -> None:
+def _never_called(_: World, seen: dict[str, Any]) -> None:
     assert seen["executed"] == [], "half a call is no call"
-    shown = f"{seen['text']} {seen['error']}"
-    assert "get_weather" in shown, "the user is told what was not carried out"
+    assert seen["error"] is not None or "get_weather" in seen["text"], "the user is told"
 
 
-def _cut_short(_: World, seen: dict[str, Any], __: Surface) -> None:
+def _cut_short(_: World, seen: dict[str, Any]) -> None:
     assert seen["error"] is not None or (seen["text"] == TEXT and seen["ending"] in CUT_SHORT)
 
 
 def _raised(message: str) -> Check:
-    def check(_: World, seen: dict[str, Any], __: Surface) -> None:
+    def check(_: World, seen: dict[str, Any]) -> None:
         assert seen["error"] is not None
         assert message in seen["error"]
 
     return check
 
 
-def _showed_image(world: World, seen: dict[str, Any], surface: Surface) -> None:
-    _said(TEXT)(world, seen, surface)
+def _showed_image(world: World, seen: dict[str, Any]) -> None:
+    _said(TEXT)(world, seen)
     assert PIXEL in json.dumps(world.asked[0].body)
 
 
-def _structured(world: World, seen: dict[str, Any], _: Surface) -> None:
+def _structured(world: World, seen: dict[str, Any]) -> None:
     assert (seen["data"], seen["error"]) == (VERDICT, None)
     assert "verdict" in json.dumps(world.asked[0].body["response_format"])
 
@@ -117,14 +114,21 @@ CASES = {
         "failure", (Reply(text=TEXT, fault=Fault("error_event", 2)),), 1, _raised("The model crashed")
     ),
     "refusal": MatrixCase("401", (Reply(fault=Fault("status", 401)),), 1, _raised("Incorrect API key")),
-    "rate_limit": MatrixCase("429", (Reply(fault=Fault("status", 429)),) * 12, TRIES, _raised("Rate limit reached")),
+    "rate_limit": MatrixCase("429", (Reply(fault=Fault("status", 429, retry_after="0")),) * 12, TRIES, _raised("Rate limit reached")),
     "abort": MatrixCase("abort", (Reply(text=TEXT, hold_after=1),), 1, lambda *_: None, streamed_only=True),
     "image": MatrixCase("image", (Reply(text=TEXT),), 1, _showed_image),
     "structured": MatrixCase("structured", (Reply(text=json.dumps(VERDICT)),), 1, _structured),
 }
 
 PLAYED = [
-    pytest.param(kind, surface, name, stream, id=f"{kind.name}-{surface}-{name}-{'streamed' if stream else 'plain'}")
+    pytest.param(
+        kind,
+        surface,
+        name,
+        stream,
+        id=f"{kind.name}-{surface}-{name}-{'streamed' if stream else 'plain'}",
+        marks=pytest.mark.xdist_group(kind.name),
+    )
     for kind in chosen_clients()
     for surface in kind.surfaces
     for name, case in CASES.items()
@@ -142,21 +146,40 @@ async def deployment(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def driver(request: pytest.FixtureRequest, deployment: World, node: Path) -> AsyncIterator[Driver]:
     kind: ClientKind = request.param
-    home = deployment.folder / kind.name
-    async with running_driver(kind, node, deployment.url, KEY, home) as running:
+    async with running_driver(kind, node, deployment.url, KEY, deployment.folder / kind.name) as running:
         yield running
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    result = {
+        "place": CLIENTS.index(kind),
+        "title": kind.title,
+        "versions": running.versions,
+        "titles": {name: case.title for name, case in CASES.items()},
+        "cells": running.cells,
+    }
+    (RESULTS / f"{kind.name}.json").write_text(json.dumps(result))
 
 
 @pytest.mark.parametrize(("driver", "surface", "name", "stream"), PLAYED, indirect=["driver"])
 async def test_a_client_shows_what_happened(
-    request: pytest.FixtureRequest, world: World, driver: Driver, surface: Surface, name: str, stream: bool
+    world: World, driver: Driver, surface: Surface, name: str, stream: bool
 ) -> None:
     """C5.a, C6.a, C11.a, C18.a, P2.a, P3.a, U13.a: nothing is lost, run twice, or called what it is not."""
-    case = CASES[name]
+    case, kind = CASES[name], driver.kind
     world.says(*case.replies)
     seen = await driver.play(name, surface, stream)
     if name == "abort":
         assert seen["text"]
         await world.asked[0].closed()
-    case.check(world, seen, surface)
-    assert len(world.asked) == case.asked
+    odd = kind.oddity(surface, name, stream)
+    if odd is None:
+        case.check(world, seen)
+        assert len(world.asked) == case.asked
+    else:
+        # Once a client does better than it did, this says so.
+        with pytest.raises(AssertionError):
+            case.check(world, seen)
+            assert len(world.asked) == case.asked
+    if (name, surface) == ("next_turn", "responses") and kind.keeps_items:
+        found = json.dumps(world.asked[-1].body["messages"]).count("Feed the cat.")
+        assert found == 1, "what the server's tool found is known in the next turn"
+    driver.cells[surface].setdefault(name, []).append(odd.note if odd else "yes")

@@ -1,15 +1,20 @@
 """llama-index: `OpenAILike` (chat) and `OpenAIResponses`, in a `FunctionAgent` where there are tools."""
 
+from contextlib import aclosing
 from typing import Any
 
 from common import KEY, MAX_STEPS, MODEL, PIXEL, URL, Case, Seen, drive
 from common import get_weather as carry_out
+from llama_index.core import set_global_tokenizer
 from llama_index.core.agent.workflow import AgentStream, FunctionAgent
 from llama_index.core.llms import ChatMessage, ImageBlock, TextBlock
 from llama_index.core.tools import FunctionTool
 from llama_index.llms.openai import OpenAIResponses
 from llama_index.llms.openai_like import OpenAILike
 from pydantic import BaseModel
+
+# Its own would be fetched from the net.
+set_global_tokenizer(str.split)
 
 
 class Verdict(BaseModel):
@@ -48,10 +53,11 @@ async def play(case: Case, seen: Seen) -> None:
         history.append(ChatMessage(role="user", blocks=blocks))
         if case.stream:
             answer = None
-            async for answer in await model.astream_chat(history):
-                if case.name == "abort" and answer.delta:
-                    seen.text = answer.delta
-                    return
+            async with aclosing(await model.astream_chat(history)) as answers:
+                async for answer in answers:
+                    if case.name == "abort" and answer.delta:
+                        seen.text = answer.delta
+                        return
         else:
             answer = await model.achat(history)
         seen.text = answer.message.content or ""

@@ -56,7 +56,9 @@ def _play(case: Case, seen: Seen) -> None:
             more["attachments"] = [llm.Attachment(type="image/png", content=base64.b64decode(PIXEL))]
         response = conversation.prompt(prompt, stream=case.stream, **more)
         if case.name == "abort":
-            seen.text = next(iter(response))
+            answer = iter(response)
+            seen.text = next(answer)
+            answer.close()
             return
         seen.text = response.text()
         said = response.response_json or {}
