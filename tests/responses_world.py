@@ -88,6 +88,9 @@ def check_event(event: dict[str, Any]) -> None:
         assert kind.startswith(("response.mcp_call", "response.custom_tool_call")) or "item" in event
 
 
+_REFUSALS = ("authentication_error", "permission_error", "not_found_error")
+
+
 def as_the_sdk_types_it(event: dict[str, Any]) -> dict[str, Any]:
     """An event with what the SDK's types name too few of replaced by what they name; the SDK itself takes any."""
     shown = dict(event)
@@ -104,8 +107,12 @@ def _for_sdk(response: dict[str, Any]) -> dict[str, Any]:
     if details is not None:
         assert details["reason"] in _REASONS
         details = {"reason": "max_output_tokens"}
+    error = response["error"]
+    if error is not None and error["code"] in _REFUSALS:
+        error = {**error, "code": "server_error"}
     return {
         **response,
+        "error": error,
         "incomplete_details": details,
         "output": [_item_for_sdk(item) for item in response["output"]],
     }

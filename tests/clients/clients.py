@@ -74,8 +74,7 @@ CLIENTS = (
         is_at_hand=True,
         oddities=(
             Oddity(("failure", "rate_limit"), _TRIES_AGAIN, how=("plain",)),
-            Oddity(("rate_limit",), _TRIES_AGAIN, ("chat", "responses"), ("streamed",)),
-            Oddity(("refusal",), "tries a stream again that failed before a word", ("responses",), ("streamed",)),
+            Oddity(("rate_limit",), _TRIES_AGAIN, ("chat",), ("streamed",)),
         ),
     ),
     ClientKind("langchain", "LangChain, LangGraph agent", "langchain_openai_.py"),

@@ -114,7 +114,9 @@ CASES = {
         "failure", (Reply(text=TEXT, fault=Fault("error_event", 2)),), 1, _raised("The model crashed")
     ),
     "refusal": MatrixCase("401", (Reply(fault=Fault("status", 401)),), 1, _raised("Incorrect API key")),
-    "rate_limit": MatrixCase("429", (Reply(fault=Fault("status", 429, retry_after="0")),) * 12, TRIES, _raised("Rate limit reached")),
+    "rate_limit": MatrixCase(
+        "429", (Reply(fault=Fault("status", 429, retry_after="0")),) * 12, TRIES, _raised("Rate limit reached")
+    ),
     "abort": MatrixCase("abort", (Reply(text=TEXT, hold_after=1),), 1, lambda *_: None, streamed_only=True),
     "image": MatrixCase("image", (Reply(text=TEXT),), 1, _showed_image),
     "structured": MatrixCase("structured", (Reply(text=json.dumps(VERDICT)),), 1, _structured),

@@ -155,12 +155,16 @@ def render_usage(usage: Usage) -> dict[str, Any]:
 def _error(outcome: Outcome | None) -> dict[str, Any] | None:
     if not isinstance(outcome, Failed):
         return None
-    # The SDKs' set of codes is closed; the provider's own is in the extras.
+    # The SDKs' types name few codes, and these come first; but a client that reads `server_error` tries again what can
+    # only be refused again. The provider's own code is in the extras.
+    code: str
     match outcome.status:
         case 429:
             code = "rate_limit_exceeded"
         case 400 | 413 | 422:
             code = "invalid_prompt"
+        case 401 | 402 | 403 | 404:
+            code = outcome.kind
         case _:
             code = "server_error"
     return {"type": error_type(outcome), "code": code, "message": outcome.message, "param": None}
