@@ -62,6 +62,8 @@ class Oddity:
 
 _TRIES_AGAIN = "tries 429 and 5xx again by itself, although the server says that it has done so"
 
+_STAYS = "keeps its connection, and so the run, when its user stops reading"
+
 
 CLIENTS = (
     ClientKind("openai-python", "openai-python", "openai_python.py", is_at_hand=True),
@@ -93,8 +95,9 @@ CLIENTS = (
         keeps_items=False,
         oddities=(
             Oddity(("failure", "rate_limit"), _TRIES_AGAIN, how=("plain",)),
+            Oddity(("abort",), _STAYS),
             Oddity(
-                ("truncation", "failure", "refusal", "rate_limit"),
+                ("cut_call", "truncation", "failure", "refusal", "rate_limit"),
                 "does not look at how a response's stream ended",
                 ("responses",),
                 ("streamed",),
@@ -108,6 +111,7 @@ CLIENTS = (
         keeps_items=False,
         oddities=(
             Oddity(("truncation",), "does not show why an answer ended", ("chat",), ("plain",)),
+            Oddity(("abort",), _STAYS),
             Oddity(
                 ("truncation", "failure", "refusal", "rate_limit"),
                 "does not look at how a response's stream ended",
