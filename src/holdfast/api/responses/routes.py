@@ -9,7 +9,7 @@ from holdfast.api.failures import error_body, problem_of_outcome
 from holdfast.api.items.encrypted_content import ENCRYPTED_REASONING
 from holdfast.api.items.references import input_items
 from holdfast.api.requests.body import read_object
-from holdfast.api.requests.headers import add_warnings
+from holdfast.api.requests.headers import add_warnings, header_value
 from holdfast.api.requests.idempotency import fingerprint_request
 from holdfast.api.requests.options import warn_of_left_out
 from holdfast.api.requests.paging import cut_page, parse_page
@@ -80,6 +80,7 @@ async def _answer_whole(service: Service, request: Request, started: Started, he
     fold, transcript = envelope.make_fold(), Transcript()
     await await_end(started.subscription, request.receive, fold, transcript)
     response = render_response(envelope, fold)
+    headers[service.dialect.header("Model")] = header_value(transcript.model)
     add_warnings(headers, service.dialect.header("Warning"), fold.warnings)
     if response["status"] == "completed":
         return json_answer(response, headers=headers)
