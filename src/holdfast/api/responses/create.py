@@ -25,6 +25,7 @@ from holdfast.api.responses.schema import Wanted
 from holdfast.api.service import Service
 from holdfast.errors import RequestError
 from holdfast.ids import make_run_id
+from holdfast.messages import AssistantMessage
 from holdfast.runs.history import TRUNCATED_MESSAGES, trim
 
 OWN_EVENTS = "holdfast.events"
@@ -43,7 +44,7 @@ async def read_input(service: Service, given: Any) -> ParsedInput:
         )
     items = await resolve_references(service, given)
     parsed = parse_input(items)
-    if not parsed.messages:
+    if all(isinstance(message, AssistantMessage) and not message.parts for message in parsed.messages):
         raise RequestError("input is empty: it needs at least one message.", param="input", code="empty_input")
     if isinstance(items, str):
         refuse_empty(parsed.messages[-1], "input")
