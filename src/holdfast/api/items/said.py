@@ -5,7 +5,7 @@ conversation has the call before it. Used by `input_items`, conversations and co
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Any, assert_never
+from typing import Any, Final, assert_never
 
 import msgspec
 
@@ -27,6 +27,7 @@ from holdfast.api.items.items import (
 from holdfast.ids import CallId
 from holdfast.messages import (
     AssistantMessage,
+    AssistantPart,
     Image,
     Message,
     Reasoning,
@@ -39,6 +40,8 @@ from holdfast.messages import (
 
 Named = tuple[Message, ItemNames]
 """A message, and who gives its items their ids."""
+_TAKEN_OUT: Final = Text(text="")
+"""What stands where an item was: nothing to anybody."""
 
 
 def items_of(said: Sequence[Named], style: ItemStyle) -> list[Item]:
@@ -98,6 +101,10 @@ def _result_items(result: ToolMessage, call: ToolCall | None, names: ItemNames, 
 
 def _part_items(part: Text | Reasoning | ToolCall, names: ItemNames, style: ItemStyle, *, is_ours: bool) -> list[Item]:
     match part:
+        case Text(text=""):
+            # It was taken out. The others keep their ids: whoever knows one must not get another item by it.
+            names.skip()
+            return []
         case Text():
             return [message_item(names.take("msg"), [output_text(part.text)], "assistant", "completed")]
         case Reasoning():
@@ -144,14 +151,18 @@ def take_out(message: Message, index: int) -> Message:
     """A message without its nth item. One that has no item left stays as an empty one, and keeps its place."""
     if not isinstance(message, AssistantMessage):
         return AssistantMessage(parts=())
-    parts = tuple(part for number, part in enumerate(message.parts) if number != index)
-    if not parts or len(parts) == len(message.parts):
-        # Nothing is left, or it was the empty item that only says that no answer came.
-        return AssistantMessage(parts=parts)
-    return msgspec.structs.replace(message, parts=parts)
+    if index >= len(message.parts):
+        # It was the empty item that only says that no answer came.
+        return AssistantMessage(parts=message.parts if _has_items(message.parts) else ())
+    parts = (*message.parts[:index], _TAKEN_OUT, *message.parts[index + 1 :])
+    return msgspec.structs.replace(message, parts=parts) if _has_items(parts) else AssistantMessage(parts=())
 
 
 def take_call_out(message: AssistantMessage, call: CallId) -> AssistantMessage:
     """A message without one of its calls."""
-    kept = (part for part in message.parts if not (isinstance(part, ToolCall) and part.id == call))
-    return msgspec.structs.replace(message, parts=tuple(kept))
+    parts = tuple(_TAKEN_OUT if isinstance(p, ToolCall) and p.id == call else p for p in message.parts)
+    return msgspec.structs.replace(message, parts=parts if _has_items(parts) else ())
+
+
+def _has_items(parts: Sequence[AssistantPart]) -> bool:
+    return any(part != _TAKEN_OUT for part in parts)
