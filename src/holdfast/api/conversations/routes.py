@@ -28,6 +28,7 @@ from holdfast.api.routing import ApiRoute
 from holdfast.api.service import Service, service_of
 from holdfast.errors import NotFoundError, RequestError
 from holdfast.messages import AssistantMessage, ToolMessage
+from holdfast.runs.history import mend_results
 from holdfast.store.records import ConversationRecord, StoredMessage
 
 TAG = "conversations"
@@ -78,7 +79,7 @@ async def list_items(request: Request) -> Response:
     service = service_of(request)
     page = parse_page(request)
     record = await _find(service, request)
-    path = await service.store.path(record.head) if record.head is not None else []
+    path = await _path(service, record)
     # On another thread: a long conversation takes its time, and others' tokens are not to wait for it.
     items = await asyncio.to_thread(items_of, _named(path), _style(service, request))
     return json_answer(cut_page(items, page))
@@ -139,12 +140,16 @@ async def _find_item(
     """An item, and the messages up to the one that it stands in."""
     name = request.path_params["item_id"]
     place = parse_item_id(name)
-    path = await service.store.path(record.head) if place is not None and record.head is not None else []
+    path = await _path(service, record) if place is not None else []
     for item in items_of(_named(path), _style(service, request)):
         if place is not None and item["id"] == name:
             end = next(number for number, stored in enumerate(path) if stored.id == place.of)
             return path[: end + 1], item
     raise NotFoundError(f"There is no item {name[:200]!r} in {record.name!r}.", code="item_not_found")
+
+
+async def _path(service: Service, record: ConversationRecord) -> list[StoredMessage]:
+    return mend_results(await service.store.path(record.head)) if record.head is not None else []
 
 
 def _named(path: list[StoredMessage]) -> list[Named]:

@@ -10,6 +10,7 @@ from holdfast.api.items.said import items_of
 from holdfast.api.service import Service
 from holdfast.errors import NotFoundError
 from holdfast.messages import Message, SystemMessage
+from holdfast.runs.history import mend_results
 from holdfast.runs.log.reading import fold_log
 from holdfast.store.records import RunRecord
 
@@ -55,7 +56,7 @@ async def _find_item(service: Service, name: str, at: str) -> Item:
 async def _items_beside(service: Service, place: ItemPlace) -> list[Item]:
     """The items of the run or the message that an item belongs to."""
     if isinstance(place.of, int):
-        path = await service.store.path(place.of)
+        path = mend_results(await service.store.path(place.of))
         return items_of([(stored.message, ItemNames(stored.id)) for stored in path], service.item_style(sealed=True))
     view = await service.supervisor.find(place.of) if await service.store.use_response(place.of) else None
     if view is None:
