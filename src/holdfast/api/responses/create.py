@@ -11,6 +11,7 @@ from holdfast.api.items.echo import ResponseEcho
 from holdfast.api.items.encrypted_content import ENCRYPTED_REASONING
 from holdfast.api.items.input import ParsedInput, check_calls, parse_input
 from holdfast.api.items.references import resolve_references
+from holdfast.api.requests.options import warn_of_left_out
 from holdfast.api.requests.targets import (
     answers_as,
     default_on_disconnect,
@@ -129,3 +130,10 @@ def build_run_request(
             )
         ),
     )
+
+
+def find_warning(service: Service, wanted: Wanted, request: RunRequest) -> str | None:
+    """What a request asks for and does not get; None: it gets it all."""
+    ignored = ("top_logprobs",) if wanted.body.top_logprobs else ()
+    left_out = warn_of_left_out(service.router, request.model, wanted.options, ignored)
+    return " ".join(filter(None, (wanted.warning, left_out))) or None
