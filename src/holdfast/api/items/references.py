@@ -48,7 +48,8 @@ def _is_reference(item: dict[str, Any]) -> bool:
 async def _find_item(service: Service, name: str, at: str) -> Item:
     place = parse_item_id(name)
     for item in await _items_beside(service, place) if place is not None else ():
-        if item["id"] == name:
+        # A stored call does not say whether its tool takes a text; as input both mean the same.
+        if item["id"] in (name, name.replace("ctc_", "fc_", 1)):
             return item
     raise NotFoundError(f"There is no item {name[:200]!r}.", param=at, code="item_not_found")
 

@@ -50,6 +50,8 @@ def items_of(said: Sequence[Named], style: ItemStyle) -> list[Item]:
     ours = _answered_by_server(message for message, _ in said)
     calls: dict[CallId, ToolCall] = {}
     """Those whose result is the server's."""
+    custom: set[CallId] = set()
+    """Those of the client's tools that take a text."""
     for place, (message, names) in enumerate(said):
         match message:
             case SystemMessage():
@@ -59,9 +61,12 @@ def items_of(said: Sequence[Named], style: ItemStyle) -> list[Item]:
                 shown.append(message_item(names.take("msg"), content, "user", "completed"))
             case ToolMessage():
                 call = calls.pop(message.call_id, None)
-                shown += _result_items(message, call, names, style)
+                is_custom = not message.by_server and message.call_id in custom
+                result = _result_items(message, call, names, style)
+                shown += [{**item, "type": "custom_tool_call_output"} for item in result] if is_custom else result
             case AssistantMessage():
                 calls |= {call.id: call for call in message.tool_calls if (place, call.id) in ours}
+                custom |= {call.id for call in message.tool_calls if call.name in style.custom_tools}
                 spoken: list[Item] = []
                 for part in message.parts:
                     is_ours = isinstance(part, ToolCall) and (place, part.id) in ours
