@@ -51,8 +51,11 @@ async def read_input(service: Service, given: Any) -> ParsedInput:
         refuse_empty(parsed.messages[-1], "input")
         return parsed
     for place in reversed(range(len(items))):
+        role = items[place].get("role")
+        if role in ("system", "developer"):
+            continue
         # What stands before the last answer is the past, and may be what it is.
-        if items[place].get("role") != "user":
+        if role != "user":
             break
         refuse_empty(parse_input(items[place : place + 1]).messages[0], f"input[{place}].content")
     return parsed
