@@ -1137,7 +1137,7 @@ async def test_a_fallback_behind_an_agent_is_named_in_the_extras() -> None:
     (told,) = (chunk["holdfast"] for chunk in streamed.chunks if "holdfast" in chunk)
     assert plain.json["holdfast"] == told == response.json["holdfast"] == {"model": "scripted/m-2"}
     assert plain.json["model"] == streamed.chunks[-1]["model"] == response.json["model"] == "holdfast"
-    assert plain.headers["X-Holdfast-Model"] == "scripted/m-2"
+    assert plain.headers["X-Holdfast-Model"] == response.headers["X-Holdfast-Model"] == "scripted/m-2"
 
 
 @pytest.mark.parametrize("stream", [False, True])

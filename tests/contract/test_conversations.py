@@ -122,6 +122,46 @@ async def test_one_part_of_a_turn_can_be_taken_out(tmp_path: Path) -> None:
         assert [item["type"] for item in left] == [user["type"], message["type"]]
 
 
+async def test_an_item_that_is_taken_out_leaves_every_other_its_id(tmp_path: Path) -> None:
+    """P6.a, P2.c: within one turn too, so that an id that is known never stands for another call."""
+    (tmp_path / "cat.txt").write_text("Mia")
+    mine = [{"type": "function", "name": name, "parameters": {"type": "object"}} for name in ("one", "two")]
+    calls = (tool_call("read_file", path="cat.txt"), tool_call("one"), tool_call("two"))
+    agent = AgentSettings(prompt="", tools=("files",), workspace=str(tmp_path))
+    async with serving([Reply(text="So.", calls=calls), Reply(text="ok")], agent=agent) as world:
+        await world.client.post(RESPONSES, {"input": "?", "conversation": "talk", "tools": mine})
+        before = await list_items(world, "talk")
+        assert [item["type"] for item in before] == ["message", "message", "function_call", "function_call", "mcp_call"]
+        for gone in (before[4], before[1]):
+            assert (await world.client.send("DELETE", f"{CONVERSATIONS}/talk/items/{gone['id']}")).status == 200
+        assert await list_items(world, "talk") == [before[0], before[2], before[3]]
+        again = await world.client.send("DELETE", f"{CONVERSATIONS}/talk/items/{before[1]['id']}")
+        assert (again.status, again.error["code"]) == (404, "item_not_found")
+        await world.client.post(RESPONSES, {"input": "!", "conversation": "talk", "tools": mine})
+        said = world.provider.requests[-1].body["messages"][1]
+        assert (said["content"], [call["function"]["name"] for call in said["tool_calls"]]) == (None, ["one", "two"])
+
+
+async def test_a_custom_tools_call_and_result_are_of_their_own_kind() -> None:
+    """P6.a, P10.b: a conversation shows them as the response did."""
+    tools = [{"type": "custom", "name": "patch"}]
+    script = [Reply(calls=(tool_call("patch", input="+é"),)), Reply(text="Done."), Reply(text="Again.")]
+    async with serving(script) as world:
+        asked = {"conversation": "talk", "tools": tools}
+        [call] = (await world.client.post(RESPONSES, {"input": "?", **asked})).json["output"]
+        result = {"type": "custom_tool_call_output", "call_id": call["call_id"], "output": "Applied."}
+        await world.client.post(RESPONSES, {"input": [result], **asked})
+        _, made, answered, _ = await list_items(world, "talk")
+        assert {**made, "id": call["id"]} == call
+        assert (answered["type"], answered["call_id"]) == (result["type"], call["call_id"])
+        found = await world.client.get(f"{CONVERSATIONS}/talk/items/{made['id']}")
+        assert (made["type"], found.json) == ("custom_tool_call", made)
+        referred = [{"type": "item_reference", "id": item["id"]} for item in (made, answered)]
+        assert (await world.client.post(RESPONSES, {"input": referred, "tools": tools})).status == 200
+        call, result = world.provider.requests[-1].body["messages"]
+        assert (call["tool_calls"][0]["function"]["arguments"], result["content"]) == ('{"input":"+é"}', "Applied.")
+
+
 async def test_items_can_be_referred_to_in_a_later_input() -> None:
     """P1.a: a conversation's items have ids of their own."""
     async with serving([Reply(text="One."), Reply(text="Two.")]) as world:

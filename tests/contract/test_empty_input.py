@@ -28,6 +28,10 @@ def user(content: Any) -> dict[str, Any]:
         ),
         *(("/v1/responses", {"input": blank}, "input") for blank in NOTHINGS),
         *(("/v1/responses", {"input": [user("Hi"), user(blank)]}, "input[1].content") for blank in BLANKS),
+        *(
+            (path, {field: [user(""), {"role": "developer", "content": "x"}]}, f"{field}[0].content")
+            for path, field in (("/v1/chat/completions", "messages"), ("/v1/responses", "input"), ("/v1/runs", "input"))
+        ),
         *(("/v1/runs", {"input": blank}, "input") for blank in NOTHINGS),
         *(("/v1/runs", {"input": [user(blank)], "instructions": "x"}, "input[0].content") for blank in BLANKS),
         ("/v1/runs", {"messages": []}, "messages"),

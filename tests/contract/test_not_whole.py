@@ -179,6 +179,18 @@ async def test_a_client_that_keeps_the_history_itself_sends_the_mark_back() -> N
         assert conversation_of(world, 1) == ["Q1", "One two\n\n[This answer was cut off here: it ended early.]", "Q2"]
 
 
+async def test_an_empty_item_that_comes_back_as_input_tells_the_model_that_no_answer_came() -> None:
+    """R2.f: a client that sends back what a conversation has of an answer without a word sends its mark with it."""
+    async with serving([Reply(fault=Fault("status", 400)), Reply(text="ok")]) as world:
+        await world.client.post(RESPONSES, {"input": "Q1", "conversation": "talk"})
+        items = (await world.client.get("/v1/conversations/talk/items?order=asc")).json["data"]
+        await world.client.post(RESPONSES, {"input": [*items, {"role": "user", "content": "Q2"}], "store": False})
+        note = "[This answer was cut off before its first word: the model's provider reported an error.]"
+        assert conversation_of(world, 1) == ["Q1", note, "Q2"]
+        alone = await world.client.post(RESPONSES, {"input": items[1:], "store": False})
+        assert (alone.status, alone.error["code"]) == (400, "empty_input")
+
+
 @pytest.mark.parametrize("fault", [Fault("status", 400), Fault("eof", 0)])
 async def test_a_question_that_failed_and_is_asked_again_is_asked_once(fault: Fault) -> None:
     """R2.d, C13.b: every try is kept with its mark; the model sees the question and none of the tries."""

@@ -88,6 +88,18 @@ async def test_turns_on_one_connection_have_the_same_events_as_a_stream() -> Non
             assert said(world) == ["a", "One two.", "b"]
 
 
+async def test_what_was_left_out_of_a_turn_is_said_in_its_response() -> None:
+    """P10.b, C11.c: in the words of the header that a socket has no place for; and not where nothing was."""
+    async with serving([Reply(text="One."), Reply(text="One."), Reply(text="Two.")]) as world:
+        asked: dict[str, Any] = {"tools": [{"type": "web_search"}], "top_logprobs": 2}
+        header = (await world.client.post(RESPONSES, {"input": "a", **asked})).headers["X-Holdfast-Warning"]
+        assert "web_search" in header and "top_logprobs" in header
+        async with connected(world) as socket:
+            first = await socket.turn("a", **asked)
+            assert {event["response"]["holdfast"]["warnings"][0] for event in first if "response" in event} == {header}
+            assert "holdfast" not in (await socket.turn("b"))[-1]["response"]
+
+
 async def test_turns_that_come_together_are_answered_in_order() -> None:
     """P3.a: one after the other."""
     async with serving([Reply(text="One two", hold_after=1), Reply(text="Three.")]) as world:

@@ -13,6 +13,7 @@ from holdfast.errors import NotFoundError, StoreUnavailableError
 from holdfast.events import Answered, Batch, RunEnded, TextAdded
 from holdfast.ids import RunId, SessionId
 from holdfast.outcomes import Cancelled, Completed, Failed
+from holdfast.runs.history import LOST_RESULT
 from holdfast.runs.recovery import recover
 from holdfast.runs.sweep import SWEEP_SECONDS
 from holdfast.store.memory import MemoryStore
@@ -233,6 +234,33 @@ async def test_a_session_with_a_message_that_cannot_be_read_goes_on_without_it(
         copied = (await client.get(f"/v1/sessions/{copy.json['id']}/messages")).json["data"]
         assert sum("unreadable" in message for message in copied) == 4
         assert (await client.send("DELETE", "/v1/sessions/s")).status == 200
+
+
+async def test_a_call_whose_result_cannot_be_read_is_nobodys_to_answer(tmp_path: Path) -> None:
+    """J2.e, P2.b: it is shown as the server's call that failed, and the model is told that its result was lost."""
+    agent = AgentSettings(prompt="", workspace=str(tmp_path), tools=("files",), approval="auto")
+    script = [Reply(text="I look.", calls=(tool_call("list_files"),)), *(Reply(text="Well.") for _ in range(4))]
+    async with serving(script, data_dir=tmp_path, agent=agent) as world:
+        client, items = world.client, "/v1/conversations/talk/items"
+        first = await client.post("/v1/responses", {"input": "Look.", "conversation": "talk"})
+        damage(tmp_path / "holdfast.db", "UPDATE messages SET body = 'x' WHERE id = 3")
+        shown = (await client.get(f"{items}?order=asc")).json["data"]
+        assert [item["type"] for item in shown] == ["message", "message", "mcp_call", "message"]
+        assert (shown[2]["status"], shown[2]["error"]) == ("failed", LOST_RESULT)
+        follows = {"input": "And?", "previous_response_id": first.json["id"]}
+        referred = [{"type": "item_reference", "id": item["id"]} for item in shown]
+        for path, body in (
+            ("/v1/responses", follows),
+            ("/v1/runs", {**follows, "session_id": "another", "stream": True}),
+            ("/v1/responses", {"input": [*referred, {"role": "user", "content": "And?"}]}),
+        ):
+            assert (await client.post(path, body)).status == 200
+            sent = world.provider.requests[-1].body["messages"]
+            told = [(message["role"], message["content"]) for message in sent]
+            answers = [("tool", LOST_RESULT), ("assistant", "Well."), ("user", "And?")]
+            assert told == [("user", "Look."), ("assistant", "I look."), *answers]
+        assert (await client.send("DELETE", f"{items}/{shown[2]['id']}")).status == 200
+        assert (await client.get(f"{items}?order=asc")).json["data"] == [shown[0], shown[1], shown[3]]
 
 
 async def test_runs_responses_and_conversations_are_listed_read_and_gone_on_with_beside_damaged_rows(

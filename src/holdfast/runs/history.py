@@ -4,13 +4,18 @@ Sits on the store's port.
 """
 
 from collections.abc import Sequence
+from typing import Final
+
+import msgspec
 
 from holdfast.agents.request import RunRequest
-from holdfast.ids import NodeId
-from holdfast.messages import AssistantMessage, Message, SystemMessage, ToolMessage
+from holdfast.ids import CallId, NodeId
+from holdfast.messages import AssistantMessage, Message, SystemMessage, ToolCall, ToolMessage
 from holdfast.store.port import Store
+from holdfast.store.records import StoredMessage
 
 TRUNCATED_MESSAGES = 100
+LOST_RESULT: Final = "The result of this call was lost: it is not known what came of it."
 
 
 async def read_history(store: Store, request: RunRequest) -> Sequence[Message]:
@@ -20,9 +25,38 @@ async def read_history(store: Store, request: RunRequest) -> Sequence[Message]:
         StoreUnavailableError: they cannot be read now.
     """
     node = await _newest(store, request)
-    path = [] if node is None else await store.path(node)
-    said = [stored.message for stored in path if not stored.unreadable and _is_said(stored.message)]
-    return shown_of(request, said)
+    return shown_of(request, await read_said(store, node))
+
+
+async def read_said(store: Store, node: NodeId | None) -> list[Message]:
+    """What was said up to a stored message. Instructions are no part of it, and neither is what nobody can read.
+
+    Raises:
+        StoreUnavailableError: it cannot be read now.
+    """
+    path = [] if node is None else mend_results(await store.path(node))
+    return [stored.message for stored in path if not stored.unreadable and _is_said(stored.message)]
+
+
+def mend_results(path: Sequence[StoredMessage]) -> list[StoredMessage]:
+    """A conversation in which a damaged result is one that says so: its call is not open, and nobody's to answer."""
+    mended = list(path)
+    calls: dict[CallId, ToolCall] = {}
+    """Of the newest turn: those whose result has not been seen."""
+    damaged: list[int] = []
+    for place, stored in enumerate((*path, None)):
+        message = None if stored is None else stored.message
+        if stored is not None and stored.unreadable:
+            damaged.append(place)
+        elif isinstance(message, ToolMessage):
+            calls.pop(message.call_id, None)
+        elif message != AssistantMessage(parts=()):
+            for hole, call in zip(damaged, calls.values(), strict=False):
+                lost = ToolMessage(call_id=call.id, name=call.name, output=LOST_RESULT, failed=True, by_server=True)
+                mended[hole] = msgspec.structs.replace(path[hole], message=lost, unreadable=False)
+            calls = {call.id: call for call in message.tool_calls} if isinstance(message, AssistantMessage) else {}
+            damaged = []
+    return mended
 
 
 def shown_of(request: RunRequest, messages: Sequence[Message]) -> Sequence[Message]:

@@ -141,7 +141,9 @@ def test_taking_the_last_item_out_leaves_an_empty_message() -> None:
     """So that those after it keep their place."""
     assert take_out(user_says("x"), 0) == AssistantMessage(parts=())
     both = AssistantMessage(parts=(Reasoning(text="a"), Text(text="b")))
-    assert take_out(both, 0) == AssistantMessage(parts=(Text(text="b"),))
+    first_gone = take_out(both, 0)
+    assert first_gone == AssistantMessage(parts=(Text(text=""), Text(text="b")))
+    assert take_out(first_gone, 1) == AssistantMessage(parts=())
 
 
 TOOLS = [{"type": "function", "name": name} for name in ("a", "b")]

@@ -12,6 +12,7 @@ from holdfast.api.chat_messages import ChatConversation
 from holdfast.ids import CallId, NodeId, RunId, SessionId
 from holdfast.messages import AssistantMessage, Message, ToolMessage
 from holdfast.outcomes import RequiresAction
+from holdfast.runs.history import mend_results
 from holdfast.store.port import Store
 from holdfast.store.records import RunFilter, RunRecord, StoredMessage
 
@@ -42,7 +43,7 @@ async def restore_history(store: Store, continued: RunRecord, conversation: Chat
         StoreUnavailableError: that record cannot be read now.
     """
     assert continued.head is not None
-    by_call = _added_by_call(await store.path(NodeId(continued.head)))
+    by_call = _added_by_call(mend_results(await store.path(NodeId(continued.head))))
     restored: list[Message] = []
     for message in conversation.history:
         calls = message.tool_calls if isinstance(message, AssistantMessage) else ()

@@ -15,6 +15,7 @@ from starlette.routing import BaseRoute
 
 from holdfast.api.answers import json_answer
 from holdfast.api.conversations.schema import AddItems, CreateConversation, UpdateConversation
+from holdfast.api.items.echo import style_of
 from holdfast.api.items.encrypted_content import ENCRYPTED_REASONING
 from holdfast.api.items.input import parse_items
 from holdfast.api.items.items import Item, ItemNames, ItemStyle, parse_item_id
@@ -28,6 +29,7 @@ from holdfast.api.routing import ApiRoute
 from holdfast.api.service import Service, service_of
 from holdfast.errors import NotFoundError, RequestError
 from holdfast.messages import AssistantMessage, ToolMessage
+from holdfast.runs.history import mend_results
 from holdfast.store.records import ConversationRecord, StoredMessage
 
 TAG = "conversations"
@@ -78,9 +80,9 @@ async def list_items(request: Request) -> Response:
     service = service_of(request)
     page = parse_page(request)
     record = await _find(service, request)
-    path = await service.store.path(record.head) if record.head is not None else []
+    path = await _path(service, record)
     # On another thread: a long conversation takes its time, and others' tokens are not to wait for it.
-    items = await asyncio.to_thread(items_of, _named(path), _style(service, request))
+    items = await asyncio.to_thread(items_of, _named(path), await _style(service, request, record))
     return json_answer(cut_page(items, page))
 
 
@@ -93,7 +95,7 @@ async def add_items(request: Request) -> Response:
     session = conversation_session(record.name)
     _check_idle(service, record)
     added = await service.store.add_messages(record.name, session, messages)
-    items = items_of(_named(added), _style(service, request))
+    items = items_of(_named(added), await _style(service, request, record))
     return json_answer(cut_page(items, PageRequest(limit=max(MAX_ITEMS, len(items)), order="asc")))
 
 
@@ -139,21 +141,30 @@ async def _find_item(
     """An item, and the messages up to the one that it stands in."""
     name = request.path_params["item_id"]
     place = parse_item_id(name)
-    path = await service.store.path(record.head) if place is not None and record.head is not None else []
-    for item in items_of(_named(path), _style(service, request)):
+    path = await _path(service, record) if place is not None else []
+    for item in items_of(_named(path), await _style(service, request, record)):
         if place is not None and item["id"] == name:
             end = next(number for number, stored in enumerate(path) if stored.id == place.of)
             return path[: end + 1], item
     raise NotFoundError(f"There is no item {name[:200]!r} in {record.name!r}.", code="item_not_found")
 
 
+async def _path(service: Service, record: ConversationRecord) -> list[StoredMessage]:
+    return mend_results(await service.store.path(record.head)) if record.head is not None else []
+
+
 def _named(path: list[StoredMessage]) -> list[Named]:
     return [(stored.message, ItemNames(stored.id)) for stored in path]
 
 
-def _style(service: Service, request: Request) -> ItemStyle:
+async def _style(service: Service, request: Request, record: ConversationRecord) -> ItemStyle:
     asked = (*request.query_params.getlist("include"), *request.query_params.getlist("include[]"))
-    return service.item_style(sealed=ENCRYPTED_REASONING in asked)
+    style = service.item_style(sealed=ENCRYPTED_REASONING in asked)
+    last = await service.store.get_run(record.run) if record.run is not None else None
+    if last is None:
+        return style
+    # A stored call does not say that its tool takes a text; the newest response knows the client's tools.
+    return msgspec.structs.replace(style, custom_tools=style_of(last).custom_tools)
 
 
 def _check_idle(service: Service, record: ConversationRecord) -> None:

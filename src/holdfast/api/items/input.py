@@ -112,8 +112,8 @@ def _join_turns(messages: Sequence[Message]) -> list[Message]:
     last: AssistantMessage | None = None
     for message in (*messages, None):
         goes_on = isinstance(message, AssistantMessage) and not (
-            # Two texts in a row are two messages, as they were sent.
-            parts and isinstance(parts[-1], Text) and isinstance(message.parts[0], Text)
+            # Two texts in a row are two messages, as they were sent; one without words is a text too.
+            last is not None and _is_words(parts[-1:]) and _is_words(message.parts[:1])
         )
         if last is not None and not goes_on:
             joined.append(msgspec.structs.replace(last, parts=tuple(parts)))
@@ -124,6 +124,10 @@ def _join_turns(messages: Sequence[Message]) -> list[Message]:
         elif message is not None:
             joined.append(message)
     return joined
+
+
+def _is_words(parts: Sequence[AssistantPart]) -> bool:
+    return all(isinstance(part, Text) for part in parts)
 
 
 def _parse_item(item: dict[str, Any], at: str) -> Sequence[Message]:
@@ -224,7 +228,8 @@ def _parse_message(item: dict[str, Any], at: str) -> Message | None:
             return UserMessage(parts=parse_user_content(content, f"{at}.content"))
         case "assistant":
             texts = _parse_assistant_parts(content, f"{at}.content")
-            return _parse_said(item, texts) if texts else None
+            # One that only says that no answer came has no words, and is told all the same (R2).
+            return _parse_said(item, texts) if texts or item.get("status") == "incomplete" else None
         case "system" | "developer":
             text = _join_texts(content, f"{at}.content")
             return SystemMessage(text=text) if text else None

@@ -10,6 +10,7 @@ from holdfast.api.items.said import items_of
 from holdfast.api.service import Service
 from holdfast.errors import NotFoundError
 from holdfast.messages import Message, SystemMessage
+from holdfast.runs.history import mend_results
 from holdfast.runs.log.reading import fold_log
 from holdfast.store.records import RunRecord
 
@@ -47,7 +48,8 @@ def _is_reference(item: dict[str, Any]) -> bool:
 async def _find_item(service: Service, name: str, at: str) -> Item:
     place = parse_item_id(name)
     for item in await _items_beside(service, place) if place is not None else ():
-        if item["id"] == name:
+        # A stored call does not say whether its tool takes a text; as input both mean the same.
+        if item["id"] in (name, name.replace("ctc_", "fc_", 1)):
             return item
     raise NotFoundError(f"There is no item {name[:200]!r}.", param=at, code="item_not_found")
 
@@ -55,7 +57,7 @@ async def _find_item(service: Service, name: str, at: str) -> Item:
 async def _items_beside(service: Service, place: ItemPlace) -> list[Item]:
     """The items of the run or the message that an item belongs to."""
     if isinstance(place.of, int):
-        path = await service.store.path(place.of)
+        path = mend_results(await service.store.path(place.of))
         return items_of([(stored.message, ItemNames(stored.id)) for stored in path], service.item_style(sealed=True))
     view = await service.supervisor.find(place.of) if await service.store.use_response(place.of) else None
     if view is None:

@@ -5,7 +5,7 @@ conversation has the call before it. Used by `input_items`, conversations and co
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Any, assert_never
+from typing import Any, Final, assert_never
 
 import msgspec
 
@@ -27,6 +27,7 @@ from holdfast.api.items.items import (
 from holdfast.ids import CallId
 from holdfast.messages import (
     AssistantMessage,
+    AssistantPart,
     Image,
     Message,
     Reasoning,
@@ -39,6 +40,8 @@ from holdfast.messages import (
 
 Named = tuple[Message, ItemNames]
 """A message, and who gives its items their ids."""
+_TAKEN_OUT: Final = Text(text="")
+"""What stands where an item was: nothing to anybody."""
 
 
 def items_of(said: Sequence[Named], style: ItemStyle) -> list[Item]:
@@ -47,6 +50,8 @@ def items_of(said: Sequence[Named], style: ItemStyle) -> list[Item]:
     ours = _answered_by_server(message for message, _ in said)
     calls: dict[CallId, ToolCall] = {}
     """Those whose result is the server's."""
+    custom: set[CallId] = set()
+    """Those of the client's tools that take a text."""
     for place, (message, names) in enumerate(said):
         match message:
             case SystemMessage():
@@ -56,9 +61,12 @@ def items_of(said: Sequence[Named], style: ItemStyle) -> list[Item]:
                 shown.append(message_item(names.take("msg"), content, "user", "completed"))
             case ToolMessage():
                 call = calls.pop(message.call_id, None)
-                shown += _result_items(message, call, names, style)
+                is_custom = not message.by_server and message.call_id in custom
+                result = _result_items(message, call, names, style)
+                shown += [{**item, "type": "custom_tool_call_output"} for item in result] if is_custom else result
             case AssistantMessage():
                 calls |= {call.id: call for call in message.tool_calls if (place, call.id) in ours}
+                custom |= {call.id for call in message.tool_calls if call.name in style.custom_tools}
                 spoken: list[Item] = []
                 for part in message.parts:
                     is_ours = isinstance(part, ToolCall) and (place, part.id) in ours
@@ -98,6 +106,10 @@ def _result_items(result: ToolMessage, call: ToolCall | None, names: ItemNames, 
 
 def _part_items(part: Text | Reasoning | ToolCall, names: ItemNames, style: ItemStyle, *, is_ours: bool) -> list[Item]:
     match part:
+        case Text(text=""):
+            # It was taken out. The others keep their ids: whoever knows one must not get another item by it.
+            names.skip()
+            return []
         case Text():
             return [message_item(names.take("msg"), [output_text(part.text)], "assistant", "completed")]
         case Reasoning():
@@ -144,14 +156,18 @@ def take_out(message: Message, index: int) -> Message:
     """A message without its nth item. One that has no item left stays as an empty one, and keeps its place."""
     if not isinstance(message, AssistantMessage):
         return AssistantMessage(parts=())
-    parts = tuple(part for number, part in enumerate(message.parts) if number != index)
-    if not parts or len(parts) == len(message.parts):
-        # Nothing is left, or it was the empty item that only says that no answer came.
-        return AssistantMessage(parts=parts)
-    return msgspec.structs.replace(message, parts=parts)
+    if index >= len(message.parts):
+        # It was the empty item that only says that no answer came.
+        return AssistantMessage(parts=message.parts if _has_items(message.parts) else ())
+    parts = (*message.parts[:index], _TAKEN_OUT, *message.parts[index + 1 :])
+    return msgspec.structs.replace(message, parts=parts) if _has_items(parts) else AssistantMessage(parts=())
 
 
 def take_call_out(message: AssistantMessage, call: CallId) -> AssistantMessage:
     """A message without one of its calls."""
-    kept = (part for part in message.parts if not (isinstance(part, ToolCall) and part.id == call))
-    return msgspec.structs.replace(message, parts=tuple(kept))
+    parts = tuple(_TAKEN_OUT if isinstance(p, ToolCall) and p.id == call else p for p in message.parts)
+    return msgspec.structs.replace(message, parts=parts if _has_items(parts) else ())
+
+
+def _has_items(parts: Sequence[AssistantPart]) -> bool:
+    return any(part != _TAKEN_OUT for part in parts)

@@ -27,8 +27,9 @@ from holdfast.api.service import Service, service_of
 from holdfast.api.streams.event_stream import await_end
 from holdfast.errors import RequestError
 from holdfast.ids import make_run_id, make_session_id, response_id
-from holdfast.messages import Message, SystemMessage, UserMessage, user_says
+from holdfast.messages import Message, UserMessage, user_says
 from holdfast.outcomes import Completed, outcome_message
+from holdfast.runs.history import read_said
 from holdfast.runs.log.transcript import Transcript
 
 ASK = (
@@ -101,13 +102,7 @@ async def _read_messages(service: Service, body: CompactResponse) -> tuple[Messa
         at = "previous_response_id"
         run = await find_response(service, body.previous_response_id, param=at, code="previous_response_not_found")
         record = (await find_view(service, run)).record
-        if record.head is not None:
-            path = await service.store.path(record.head)
-            before = [
-                stored.message
-                for stored in path
-                if not stored.unreadable and not isinstance(stored.message, SystemMessage)
-            ]
+        before = await read_said(service.store, record.head)
     given = (await read_input(service, body.input)).messages if body.input is not None else ()
     if not before and not given:
         raise RequestError(

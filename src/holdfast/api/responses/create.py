@@ -11,6 +11,7 @@ from holdfast.api.items.echo import ResponseEcho
 from holdfast.api.items.encrypted_content import ENCRYPTED_REASONING
 from holdfast.api.items.input import ParsedInput, check_calls, parse_input
 from holdfast.api.items.references import resolve_references
+from holdfast.api.requests.options import warn_of_left_out
 from holdfast.api.requests.targets import (
     answers_as,
     default_on_disconnect,
@@ -25,6 +26,7 @@ from holdfast.api.responses.schema import Wanted
 from holdfast.api.service import Service
 from holdfast.errors import RequestError
 from holdfast.ids import make_run_id
+from holdfast.messages import AssistantMessage
 from holdfast.runs.history import TRUNCATED_MESSAGES, trim
 
 OWN_EVENTS = "holdfast.events"
@@ -43,14 +45,17 @@ async def read_input(service: Service, given: Any) -> ParsedInput:
         )
     items = await resolve_references(service, given)
     parsed = parse_input(items)
-    if not parsed.messages:
+    if all(isinstance(message, AssistantMessage) and not message.parts for message in parsed.messages):
         raise RequestError("input is empty: it needs at least one message.", param="input", code="empty_input")
     if isinstance(items, str):
         refuse_empty(parsed.messages[-1], "input")
         return parsed
     for place in reversed(range(len(items))):
+        role = items[place].get("role")
+        if role in ("system", "developer"):
+            continue
         # What stands before the last answer is the past, and may be what it is.
-        if items[place].get("role") != "user":
+        if role != "user":
             break
         refuse_empty(parse_input(items[place : place + 1]).messages[0], f"input[{place}].content")
     return parsed
@@ -128,3 +133,10 @@ def build_run_request(
             )
         ),
     )
+
+
+def find_warning(service: Service, wanted: Wanted, request: RunRequest) -> str | None:
+    """What a request asks for and does not get; None: it gets it all."""
+    ignored = ("top_logprobs",) if wanted.body.top_logprobs else ()
+    left_out = warn_of_left_out(service.router, request.model, wanted.options, ignored)
+    return " ".join(filter(None, (wanted.warning, left_out))) or None

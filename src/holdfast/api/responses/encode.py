@@ -46,6 +46,10 @@ class EventWriter:
         frames, self._frames = self._frames, []
         return b"".join(frames)
 
+    def catch_up(self) -> None:
+        """What follows is new to the reader, whatever number it has seen last."""
+        self.next = max(self.next, self._after + 1)
+
     def write_event(self, name: str, fields: dict[str, Any]) -> None:
         """Write an event."""
         number, self.next = self.next, self.next + 1
@@ -122,8 +126,13 @@ class ResponseEncoder:
         """What these events look like, with the stream's terminator when they are the last."""
         writer = self._writer
         for batch in batches:
-            while batch.at >= self._beat_at and not _was_down(batch):
-                self._beat()
+            if _was_down(batch):
+                # How often the silence had been broken until then is in no log. Who was there has seen higher numbers
+                # than the log gives out, and must not miss the end for that.
+                writer.catch_up()
+            else:
+                while batch.at >= self._beat_at:
+                    self._beat()
             before = writer.next
             self.fold.add_batch(batch)
             if writer.next != before:

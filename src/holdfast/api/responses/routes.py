@@ -9,14 +9,13 @@ from holdfast.api.failures import error_body, problem_of_outcome
 from holdfast.api.items.encrypted_content import ENCRYPTED_REASONING
 from holdfast.api.items.references import input_items
 from holdfast.api.requests.body import read_object
-from holdfast.api.requests.headers import add_warnings
+from holdfast.api.requests.headers import add_warnings, header_value
 from holdfast.api.requests.idempotency import fingerprint_request
-from holdfast.api.requests.options import warn_of_left_out
 from holdfast.api.requests.paging import cut_page, parse_page
 from holdfast.api.requests.run_start import run_headers, start_headers, start_run
 from holdfast.api.requests.targets import find_response
 from holdfast.api.responses.compact import CompactResponse, compact_response
-from holdfast.api.responses.create import make_request
+from holdfast.api.responses.create import find_warning, make_request
 from holdfast.api.responses.encode import FROM_THE_START, ResponseEncoder
 from holdfast.api.responses.lookup import find_view, make_envelope, read_response
 from holdfast.api.responses.response_object import render_response
@@ -45,10 +44,7 @@ async def create_response(request: Request) -> Response:
     named = "" if not run_request.stored_history else run_request.session
     fingerprint = fingerprint_request(request, raw, named, run_request.memory_scope)
     started = await start_run(service, request, run_request, fingerprint)
-    ignored = ("top_logprobs",) if wanted.body.top_logprobs else ()
-    left_out = warn_of_left_out(service.router, run_request.model, wanted.options, ignored)
-    warning = " ".join(filter(None, (wanted.warning, left_out))) or None
-    headers = start_headers(service, request, started, warning=warning)
+    headers = start_headers(service, request, started, warning=find_warning(service, wanted, run_request))
     try:
         if wanted.is_stored and not started.replayed:
             await service.store.evict_responses(service.settings.store.max_responses)
@@ -80,6 +76,7 @@ async def _answer_whole(service: Service, request: Request, started: Started, he
     fold, transcript = envelope.make_fold(), Transcript()
     await await_end(started.subscription, request.receive, fold, transcript)
     response = render_response(envelope, fold)
+    headers[service.dialect.header("Model")] = header_value(transcript.model)
     add_warnings(headers, service.dialect.header("Warning"), fold.warnings)
     if response["status"] == "completed":
         return json_answer(response, headers=headers)

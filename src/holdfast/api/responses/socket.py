@@ -17,7 +17,7 @@ from holdfast.api.items.input import check_calls
 from holdfast.api.problems import Problem, problem_of
 from holdfast.api.requests.body import parse_object
 from holdfast.api.responses.chain import Position, join_texts
-from holdfast.api.responses.create import build_run_request, make_request, read_input
+from holdfast.api.responses.create import build_run_request, find_warning, make_request, read_input
 from holdfast.api.responses.encode import ResponseEncoder
 from holdfast.api.responses.lookup import make_envelope
 from holdfast.api.responses.response_object import Envelope
@@ -126,6 +126,9 @@ class ResponsesSocket:
         async with started.subscription as subscription:
             envelope = make_envelope(self._service, started.record)
             encoder = _FoldingEncoder(envelope, self._service.clock.now, transcript)
+            if (warning := find_warning(self._service, wanted, request)) is not None:
+                # A stream has a header for it.
+                encoder.fold.warnings.append(warning)
             if wanted.is_stored:
                 await self._service.store.evict_responses(self._service.settings.store.max_responses)
             keepalive_seconds = self._service.settings.server.keepalive_seconds

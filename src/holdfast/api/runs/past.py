@@ -14,7 +14,7 @@ from holdfast.api.requests.targets import find_response
 from holdfast.api.service import Service
 from holdfast.errors import RequestError
 from holdfast.ids import SessionId
-from holdfast.messages import SystemMessage
+from holdfast.runs.history import read_said
 
 
 async def follow_past(
@@ -68,8 +68,7 @@ async def _follow_response(service: Service, wanted: RunRequest, named: SessionI
             instructions=instructions,
         )
     # Another session goes on with what was said there; it stands there already and is not said twice here.
-    path = await service.store.path(record.head) if record.head is not None else ()
-    before = tuple(stored.message for stored in path if not isinstance(stored.message, SystemMessage))
+    before = await read_said(service.store, record.head)
     return msgspec.structs.replace(
         wanted, history=(*before, *wanted.history), stored_history=False, instructions=instructions
     )
