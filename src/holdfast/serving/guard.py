@@ -4,7 +4,7 @@ A head has a size and a time to come in, a body has to come on, and there are so
 the words of the API and cut off; streams that have begun are left alone, however silent they are. Counting is done here
 because the parser keeps what it is given, and nobody after it knows how much that was.
 
-Above: the server on uvicorn. Below: uvicorn's connection, of which this leans on the same parts as on_uvicorn, and the
+Above: the server on uvicorn. Below: uvicorn's connection, of which this leans on the same parts as lending, and the
 api's problems and headers.
 """
 
