@@ -22,7 +22,7 @@ OWNERS: dict[str, tuple[str, ...]] = {
     "holdfast.runs.execute": ("its run: `LiveRun.task`, which `Supervisor.drain` interrupts and awaits",),
     "holdfast.runs.start": ("its run: `LiveRun.saving`, awaited by who begins it, and by `Supervisor.drain`",),
     "holdfast.runs.sweep": ("`Sweeper._task`, which `aclose` cancels and awaits",),
-    "holdfast.serving.on_uvicorn": ("uvicorn's own set of requests, which its shutdown awaits",),
+    "holdfast.serving.lending": ("uvicorn's own set of requests, which its shutdown awaits",),
     "holdfast.serving.run": (
         "the server of `serve_beside`, which awaits it",
         "waiting for it to be ready: `serve_beside` cancels and awaits it",

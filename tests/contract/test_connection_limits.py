@@ -157,6 +157,30 @@ async def test_what_comes_drop_by_drop_is_cut_off_as_well(sent: bytes, lends: bo
         assert (await reading).status == 408
 
 
+NO_WEBSOCKETS = {
+    "a body": (400, UPGRADE + b"Content-Length: 2\r\n\r\n{}"),
+    "a body that does not come": (400, UPGRADE + b"Transfer-Encoding: chunked\r\n\r\n"),
+    "a large header": (400, UPGRADE + b"Cookie: " + b"x" * 9_000 + b"\r\n\r\n"),
+    "many headers": (400, UPGRADE + b"X: y\r\n" * 150 + b"\r\n"),
+    "another method": (405, UPGRADE.replace(b"GET", b"PUT") + b"\r\n"),
+    "another version": (400, UPGRADE.replace(b"13", b"7") + b"\r\n"),
+    "no key of its own": (400, UPGRADE.replace(b"-Key", b"-No") + b"\r\n"),
+}
+
+
+@both
+@pytest.mark.parametrize("name", NO_WEBSOCKETS)
+async def test_a_websocket_that_cannot_be_opened_is_refused_and_holds_no_connection(name: str, lends: bool) -> None:
+    """S7.e: whatever is wrong with it is told with the envelope, and the connection is closed."""
+    status, sent = NO_WEBSOCKETS[name]
+    async with serving(lends=lends) as world, connected(world) as wire:
+        wire.write(sent)
+        answer = await wire.answer()
+        assert (answer.status, answer.error["code"]) == (status, "invalid_handshake"), answer.body
+        assert answer.headers["x-request-id"]
+        assert (await wire.rest()) == b""
+
+
 @both
 async def test_a_connection_that_says_nothing_is_closed(lends: bool) -> None:
     """S7.e: without a word, since nothing was asked."""

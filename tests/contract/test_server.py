@@ -556,12 +556,18 @@ async def test_every_answer_carries_the_security_headers_and_a_request_id() -> N
 
 
 async def test_a_websocket_that_is_refused_is_told_so_with_the_same_headers() -> None:
-    """S6: what is answered to a wish for a WebSocket is an answer too."""
+    """S6, S7.b: what is answered to a wish for a WebSocket is an answer too, also where there is none."""
+    wishes: tuple[tuple[int, str, dict[str, str]], ...] = (
+        (401, "/v1/responses", {"Authorization": "Bearer wrong"}),
+        (403, "/v1/responses", {"Origin": "https://evil.example"}),
+        (404, "/v1/chat/completions", {}),
+        (404, "/nothing", {}),
+    )
     async with serving(key=KEY) as world:
-        for status, more in ((401, {"Authorization": "Bearer wrong"}), (403, {"Origin": "https://evil.example"})):
+        for status, path, more in wishes:
             headers = {"Authorization": f"Bearer {KEY}", "X-Request-Id": f"wish-{status}", **more}
             with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
-                await world.client.session.ws_connect("/v1/responses", headers=headers)
+                await world.client.session.ws_connect(path, headers=headers)
             answered = refused.value.headers
             assert refused.value.status == status
             assert answered is not None

@@ -53,7 +53,7 @@ def test_connections_hold_with_the_lowest_and_the_newest_version(which: str, tmp
     environment = {**os.environ, **found}
     environment.pop("COVERAGE_PROCESS_START", None)
     look = (
-        "import asyncio, uvicorn; from holdfast.serving.on_uvicorn import find_missing_parts\n"
+        "import asyncio, uvicorn; from holdfast.serving.lending import find_missing_parts\n"
         "async def look(): return find_missing_parts()\n"
         "print(uvicorn.__file__, asyncio.run(look()))"
     )

@@ -4,7 +4,7 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
-from holdfast.serving.on_uvicorn import UvicornBody
+from holdfast.serving.lending import UvicornBody
 
 HEAD = b"HTTP/1.1 200 OK\r\n\r\n"
 

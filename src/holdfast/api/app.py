@@ -12,13 +12,14 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.exceptions import ExceptionMiddleware
 from starlette.routing import BaseRoute
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from holdfast.api.about import routes as about
 from holdfast.api.chat_completions import routes as chat_completions
 from holdfast.api.conversations import routes as conversations
 from holdfast.api.middleware import BoundaryMiddleware, KeyMiddleware, OriginMiddleware
-from holdfast.api.problems import answer_error, answer_http_error
+from holdfast.api.middleware.refusing import refuse
+from holdfast.api.problems import answer_error, answer_http_error, unknown_path
 from holdfast.api.responses import routes as responses
 from holdfast.api.runs import routes as runs
 from holdfast.api.service import Service
@@ -48,6 +49,14 @@ class HoldfastApp(Starlette):
         return app
 
 
+async def _answer_unknown(scope: Scope, receive: Receive, send: Send) -> None:
+    """S7: where there is nothing, neither for a request nor for a WebSocket."""
+    if scope["type"] == "websocket":
+        await refuse(unknown_path(scope["path"]), scope, receive, send)
+        return
+    raise HTTPException(404)
+
+
 def make_app(service: Service, *, page: Sequence[BaseRoute] = ()) -> Starlette:
     """The ASGI application. Mounts into any other.
 
@@ -67,5 +76,6 @@ def make_app(service: Service, *, page: Sequence[BaseRoute] = ()) -> Starlette:
     )
     # A path with a slash too many is an unknown path, not a redirect that loses the body.
     app.router.redirect_slashes = False
+    app.router.default = _answer_unknown
     app.state.service = service
     return app

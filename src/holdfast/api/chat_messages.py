@@ -1,12 +1,12 @@
-"""Messages and tools as the Chat Completions API writes them, read into our vocabulary and written again (C10-C12, J2).
+"""Messages and tools as the Chat Completions API writes them, read into our vocabulary (C10-C12).
 
 Tolerant of what clients really send, and exact about what it cannot use: every error names its place. Shared by chat
-completions, responses (for tools), the runs API and the sessions API. Sits on the vocabulary.
+completions, responses (for tools) and the runs API; `chat_history` writes them again. Sits on the vocabulary.
 """
 
 import re
 from collections.abc import Sequence
-from typing import Any, assert_never
+from typing import Any
 
 import msgspec
 
@@ -323,45 +323,3 @@ def _shown(value: Any) -> str:
 
 def _malformed(at: str, what: str) -> RequestError:
     return RequestError(f"{at} {what}.", param=at, code="invalid_value")
-
-
-def encode_message(message: Message) -> dict[str, Any]:
-    """A message as Chat Completions writes it."""
-    match message:
-        case SystemMessage():
-            return {"role": "system", "content": message.text}
-        case UserMessage(parts=parts):
-            if all(isinstance(part, Text) for part in parts):
-                return {"role": "user", "content": message.text}
-            return {"role": "user", "content": [_encode_part(part) for part in parts]}
-        case AssistantMessage():
-            encoded: dict[str, Any] = {"role": "assistant", "content": message.text}
-            if message.reasoning:
-                encoded["reasoning_content"] = message.reasoning
-            if message.tool_calls:
-                encoded["tool_calls"] = [
-                    {"id": c.id, "type": "function", "function": {"name": c.name, "arguments": c.arguments}}
-                    for c in message.tool_calls
-                ]
-            return encoded | marks_of(message)
-        case ToolMessage():
-            return {
-                "role": "tool",
-                "tool_call_id": message.call_id,
-                "name": message.name,
-                "content": message.output,
-                "failed": message.failed,
-            }
-        case _:
-            assert_never(message)
-
-
-def marks_of(message: AssistantMessage) -> dict[str, Any]:
-    """R2: what an answer that is not whole says of itself, in every API that shows it again."""
-    return {"outcome": message.outcome, "reason": message.reason} if message.outcome is not None else {}
-
-
-def _encode_part(part: Text | Image) -> dict[str, Any]:
-    if isinstance(part, Text):
-        return {"type": "text", "text": part.text}
-    return {"type": "image_url", "image_url": {"url": part.url, **({"detail": part.detail} if part.detail else {})}}

@@ -103,6 +103,11 @@ def unexpected_problem(request_id: str) -> Problem:
     )
 
 
+def unknown_path(path: str) -> Problem:
+    """For what is nowhere."""
+    return Problem(status=404, message=f"There is nothing at {path}.", code="not_found")
+
+
 async def answer_error(request: Request, error: Exception) -> Response:
     """Starlette's handler for HoldfastError."""
     assert isinstance(error, HoldfastError)
@@ -118,7 +123,7 @@ async def answer_http_error(request: Request, error: Exception) -> Response:
     path, headers = request.url.path, dict(error.headers or {})
     match error.status_code:
         case 404:
-            problem = Problem(status=404, message=f"There is nothing at {path}.", code="not_found", headers=headers)
+            problem = unknown_path(path)
         case 405:
             allowed = headers.get("Allow", "other methods")
             message = f"{request.method} is not possible at {path}; it takes {allowed}."

@@ -4,7 +4,7 @@ A head has a size and a time to come in, a body has to come on, and there are so
 the words of the API and cut off; streams that have begun are left alone, however silent they are. Counting is done here
 because the parser keeps what it is given, and nobody after it knows how much that was.
 
-Above: the server on uvicorn. Below: uvicorn's connection, of which this leans on the same parts as on_uvicorn, and the
+Above: the server on uvicorn. Below: uvicorn's connection, of which this leans on the same parts as lending, and the
 api's problems and headers.
 """
 
@@ -20,6 +20,7 @@ from holdfast.api.middleware.boundary import DEFAULT_POLICY, SECURITY_HEADERS, m
 from holdfast.api.middleware.keys import OPEN_PATHS
 from holdfast.api.problems import Problem
 from holdfast.config import ServerSettings
+from holdfast.serving.handshakes import find_handshake_problem
 
 MAX_HEAD_BYTES: Final = 65_536
 MIN_PROGRESS_BYTES: Final = 1_000
@@ -197,7 +198,11 @@ class GuardedConnection(HttpToolsProtocol):
         super().on_message_complete()
 
     def handle_websocket_upgrade(self) -> None:
-        """A WebSocket is wanted, and watched by its own."""
+        """A WebSocket is wanted, and watched by its own, unless the wish makes no sense."""
+        problem = find_handshake_problem(self.scope["method"].encode(), self.url, self.scope["headers"])
+        if problem is not None:
+            self.refuse(problem)
+            return
         self._part = "upgraded"
         super().handle_websocket_upgrade()
 

@@ -90,4 +90,12 @@ def _covers(entry: str, host: str, port: int) -> bool:
         if found["port"] and int(found["port"]) != port:
             return False
     domain = entry.removeprefix("*").lstrip(".")
-    return host == domain or host.endswith(f".{domain}")
+    return _spell(host) == _spell(domain) or host.endswith(f".{domain}")
+
+
+def _spell(host: str) -> str:
+    """An address in one of its many spellings; a name as it is."""
+    try:
+        return ipaddress.ip_address(host).compressed
+    except ValueError:
+        return host

@@ -331,9 +331,19 @@ async def test_why_a_server_could_not_start_is_in_the_log_with_its_own_last_word
         (McpSettings(command=("x", "--token", "t0", "--api-key=k1", "y")), "t0 k1 y x", "*** *** y x"),
         (McpSettings(command=("x", "postgresql://me:pass@h/db")), "me:pass@h", "me:***@h"),
         (McpSettings(url="http://h/mcp?k=1"), "/mcp?k=1", "/mcp?***"),
+        (McpSettings(url="http://h/mcp?api_key=t0&v=2"), "bad key t0, v=2", "bad key ***, v=2"),
+        (McpSettings(url="http://h/s/Nz0RmE0ZDItYjY3Yy00/mcp"), "/s/Nz0RmE0ZDItYjY3Yy00/mcp", "/s/***/mcp"),
+        (McpSettings(url="http://t0ken@h/mcp"), "t0ken@h", "***@h"),
+        (McpSettings(command=("x", "postgresql://me:a%2Fb@h/db")), '"a/b" is wrong: a%2Fb', '"***" is wrong: ***'),
+        (McpSettings(command=("x", "--header", "Authorization: Bearer t0")), '"Bearer t0"', '"Bearer ***"'),
+        (McpSettings(command=("x", "--header", "X-Api-Key:t0")), "X-Api-Key t0", "X-Api-Key ***"),
+        (McpSettings(command=("x", "--token=t0,t;1")), "it is t0,t;1", "it is ***"),
+        (McpSettings(command=("sh", "-c", "A_TOKEN=t0 x --api-key 'k1' y")), "t0 k1 y x", "*** *** y x"),
+        (McpSettings(command=("x", "--config", '{"apiKey": "t0", "a": "b"}')), "t0 a b", "*** a b"),
     ],
 )
 def test_what_is_secret_is_told_from_what_is_a_word(settings: McpSettings, said: str, shown: str) -> None:
+    """S1.b: wherever in the settings it stands, what a server repeats of it is not shown."""
     assert SecretValues(settings).hide(said) == shown
 
 

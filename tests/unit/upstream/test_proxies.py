@@ -165,6 +165,20 @@ async def test_a_proxy_that_leads_nowhere_is_named(tmp_path: Path, answer: bytes
     assert "pass" not in heard.error.message.replace("passed", "")
 
 
+@pytest.mark.parametrize(
+    ("host", "asked"), [("bücher.invalid", b"xn--bcher-kva.invalid"), ("модель.invalid", b"xn--d1acsbk1g.invalid")]
+)
+async def test_a_proxy_is_asked_for_a_name_in_the_letters_of_the_dns(host: str, asked: bytes) -> None:
+    """U8.a: a host's name may be written in any letters, with a proxy as without one."""
+    async with (
+        ScriptedProvider([STORY]) as provider,
+        proxy_to(provider, b"HTTP/1.1 403 No\r\n\r\n") as (proxy, address),
+    ):
+        heard = await ask_through(f"https://{host}/v1", {"HTTPS_PROXY": address}, make_tls=ssl.create_default_context)
+    assert proxy.heads == [b"CONNECT %b:443 HTTP/1.1\r\nHost: %b:443\r\n\r\n" % (asked, asked)]
+    assert isinstance(heard.error, TransportLostError)
+
+
 async def test_a_proxy_that_is_not_there_is_named() -> None:
     heard = await ask_through("https://models.invalid/v1", {"HTTPS_PROXY": "127.0.0.1:9"})
     assert isinstance(heard.error, TransportLostError)
@@ -223,6 +237,7 @@ def test_the_environment_names_the_proxy(url: str, environment: dict[str, str], 
         ("a.test", "10.0.0.0/8", False),
         ("127.0.0.1", "localhost,127.0.0.1", True),
         ("[::1]", "::1", True),
+        ("[0:0::1]", "::1", True),
         ("[::1]:8443", "[::1]:8443", True),
         ("[::1]", "[::1]:8443", False),
     ],

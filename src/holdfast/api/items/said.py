@@ -9,7 +9,7 @@ from typing import Any, Final, assert_never
 
 import msgspec
 
-from holdfast.api.chat_messages import marks_of
+from holdfast.api.chat_history import marks_of
 from holdfast.api.items.encrypted_content import seal_reasoning
 from holdfast.api.items.items import (
     Item,

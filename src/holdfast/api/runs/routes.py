@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from holdfast.agents.request import RunRequest
 from holdfast.api.answers import json_answer
-from holdfast.api.chat_messages import encode_message
+from holdfast.api.chat_history import encode_message
 from holdfast.api.requests.body import convert, parse_object, read_body, read_object
 from holdfast.api.requests.idempotency import fingerprint_request
 from holdfast.api.requests.options import warn_of_left_out

@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from holdfast.api.chat_messages import encode_message
+from holdfast.api.chat_history import encode_message
 from holdfast.ids import RunId, SessionId
 from holdfast.store.records import SessionPlace, SessionRecord, StoredMessage
 

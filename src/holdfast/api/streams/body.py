@@ -1,6 +1,6 @@
 """The rest of an answer whose headers are made: where a stream's bytes go, whatever kind of connection is behind it.
 
-Three kinds: lent by our own HTTP server (`serving.on_uvicorn`), any ASGI server's, and a WebSocket (both in
+Three kinds: lent by our own HTTP server (`serving.lending`), any ASGI server's, and a WebSocket (both in
 `api.streams.buffered`). Knows no format and no run.
 """
 

@@ -25,7 +25,9 @@ async def open_tunnel(sock: socket.socket, host: str, port: int, proxy: Proxy) -
         ProxyError: it said no, or what it said is not HTTP.
         OSError: the connection to it was lost.
     """
-    loop, target = asyncio.get_running_loop(), join_address(host, port)
+    # A name in other letters is asked for in those of the DNS.
+    name = host if host.isascii() else host.encode("idna").decode()
+    loop, target = asyncio.get_running_loop(), join_address(name, port)
     permit = f"Proxy-Authorization: {proxy.authorization}\r\n" if proxy.authorization else ""
     try:
         await loop.sock_sendall(sock, f"CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n{permit}\r\n".encode("latin-1"))
