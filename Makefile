@@ -71,7 +71,8 @@ clients: .venv/.dev ## Play every case with every real client, and write docs/cl
 		$(UV) venv --quiet --allow-existing --python $(PY) .clients/$$name && \
 		$(UV) pip install --quiet --python .clients/$$name --require-hashes -r tests/clients/drivers/requirements/$$name.lock || exit 1; \
 	done
-	HOLDFAST_CLIENTS=all $(PY) -m pytest -n $(WORKERS) --dist loadgroup tests/clients/test_matrix.py $(ARGS)
+	@rm -rf .clients/results
+	HOLDFAST_CLIENTS=all $(PY) -m pytest tests/clients/test_matrix.py $(ARGS)
 	$(PY) scripts/clients_table.py
 
 crash: .venv/.dev ## Kill the server at random moments and look what it kept

@@ -6,6 +6,7 @@ an environment of its own, and makes the table of docs/clients.md from what they
 
 import json
 from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -133,7 +134,6 @@ PLAYED = [
         name,
         stream,
         id=f"{kind.name}-{surface}-{name}-{'streamed' if stream else 'plain'}",
-        marks=pytest.mark.xdist_group(kind.name),
     )
     for kind in chosen_clients()
     for surface in kind.surfaces
@@ -149,20 +149,37 @@ async def deployment(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[
         yield world
 
 
+class Drivers:
+    """Clients that are running, each started when it is first needed."""
+
+    def __init__(self, world: World, node: Path, stack: AsyncExitStack) -> None:
+        self._world = world
+        self._node = node
+        self._stack = stack
+        self.running: dict[str, Driver] = {}
+
+    async def get(self, kind: ClientKind) -> Driver:
+        if kind.name not in self.running:
+            opened = running_driver(kind, self._node, self._world.url, KEY, self._world.folder / kind.name)
+            self.running[kind.name] = await self._stack.enter_async_context(opened)
+        return self.running[kind.name]
+
+
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def driver(request: pytest.FixtureRequest, deployment: World, node: Path) -> AsyncIterator[Driver]:
-    kind: ClientKind = request.param
-    async with running_driver(kind, node, deployment.url, KEY, deployment.folder / kind.name) as running:
-        yield running
+async def drivers(deployment: World, node: Path) -> AsyncIterator[Drivers]:
+    async with AsyncExitStack() as stack:
+        started = Drivers(deployment, node, stack)
+        yield started
     RESULTS.mkdir(parents=True, exist_ok=True)
-    result = {
-        "place": CLIENTS.index(kind),
-        "title": kind.title,
-        "versions": running.versions,
-        "titles": {name: case.title for name, case in CASES.items()},
-        "cells": running.cells,
-    }
-    (RESULTS / f"{kind.name}.json").write_text(json.dumps(result))
+    for name, driver in started.running.items():
+        result = {
+            "place": CLIENTS.index(driver.kind),
+            "title": driver.kind.title,
+            "versions": driver.versions,
+            "titles": {name: case.title for name, case in CASES.items()},
+            "cells": driver.cells,
+        }
+        (RESULTS / f"{name}.json").write_text(json.dumps(result))
 
 
 async def _is_closed(request: RecordedRequest, seconds: float) -> bool:
@@ -173,12 +190,12 @@ async def _is_closed(request: RecordedRequest, seconds: float) -> bool:
     return True
 
 
-@pytest.mark.parametrize(("driver", "surface", "name", "stream"), PLAYED, indirect=["driver"])
+@pytest.mark.parametrize(("kind", "surface", "name", "stream"), PLAYED)
 async def test_a_client_shows_what_happened(
-    world: World, driver: Driver, surface: Surface, name: str, stream: bool
+    world: World, drivers: Drivers, kind: ClientKind, surface: Surface, name: str, stream: bool
 ) -> None:
     """C5.a, C6.a, C11.a, C18.a, P2.a, P3.a, U13.a: nothing is lost, run twice, or called what it is not."""
-    case, kind = CASES[name], driver.kind
+    case, driver = CASES[name], await drivers.get(kind)
     world.says(*case.replies)
     seen = await driver.play(name, surface, stream)
     odd = kind.oddity(surface, name, stream)
