@@ -272,12 +272,13 @@ async def test_a_message_is_sent_although_its_writer_goes_to_another_chat_at_onc
 async def test_a_message_written_while_its_chat_is_opened_waits_for_it(tmp_path: Path, browser: Browser) -> None:
     """T3.d: it goes out with the chat's own model, and stands behind what was said before."""
     async with browsing(tmp_path, browser, [Reply(text="First."), Reply(text="Second.")]) as it:
-        await it.page.get_by_label("Model").select_option("scripted/m-2")
+        await it.page.get_by_label("Model", exact=True).select_option("scripted/m-2")
         await it.ask("One")
         await expect(it.answers.last).to_contain_text("First.")
         await it.finished()
         await it.page.get_by_role("link", name="New chat").click()
-        await it.page.get_by_label("Model").select_option("scripted/m-3")
+        await expect(it.answers).to_have_count(0)
+        await it.page.get_by_label("Model", exact=True).select_option("scripted/m-3")
         await it.page.route("**/v1/sessions/*/messages*", late)
         await it.page.get_by_role("region", name="Chats").get_by_role("link", name="One").click()
         await it.ask("Two")

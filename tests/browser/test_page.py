@@ -161,7 +161,7 @@ async def test_instructions_and_model_of_a_chat_are_sent_and_kept(tmp_path: Path
         await it.page.get_by_role("button", name="Instructions for this chat").click()
         await it.page.get_by_label("Sent with every message").fill("Speak like a sailor.")
         await it.page.get_by_role("button", name="Save").click()
-        await it.page.get_by_label("Model").select_option("scripted/m-2")
+        await it.page.get_by_label("Model", exact=True).select_option("scripted/m-2")
         await it.ask("Hello?")
         await expect(it.answers.last).to_contain_text("Yes.")
         await it.finished()
