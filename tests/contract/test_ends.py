@@ -18,14 +18,16 @@ from holdfast.events import (
     ReasoningAdded,
     TextAdded,
     ToolCallBegan,
+    ToolCallReady,
     ToolFinished,
     TurnStarted,
 )
 from holdfast.ids import BEFORE_FIRST, CallId, EventNumber, RunId, make_run_id
 from holdfast.messages import AssistantMessage, ToolMessage, Usage, user_says
-from holdfast.outcomes import Cancelled, Completed, Failed, Incomplete
+from holdfast.outcomes import Cancelled, Completed, Failed, Incomplete, RequiresAction
 from holdfast.runs.log.reading import FOLD_EVENTS, read_transcript
 from holdfast.runs.log.tail import TAIL_EVENTS
+from holdfast.runs.log.transcript import Transcript
 from holdfast.runs.recovery import recover
 from holdfast.runs.sweep import SWEEP_SECONDS
 from holdfast.store.memory import MemoryStore
@@ -223,19 +225,34 @@ CALLS: list[Event] = [
 ]
 
 
-async def test_a_restart_leaves_the_clients_open_calls_to_the_client(store: Store) -> None:
-    """R8.b: what the server would have carried out is closed; what the client was going to is still its own."""
-    record = await crash(store, CALLS, client_tools=("weather",))
+async def recovered(store: Store, events: list[Event]) -> tuple[Transcript, list[CallId]]:
+    """A run that a crash cut off, after the restart; and the calls that have a stored result."""
+    record = await crash(store, events, client_tools=("weather",))
     assert await recover(store, SystemClock()) == 1
-    transcript = await read_transcript(store, record.id)
-    assert transcript.outcome == Incomplete(reason="server_restart")
-    assert set(transcript.results) == {"ours"}
-    assert [call.id for call in transcript.pending_calls()] == ["theirs"]
     session = await store.get_session(record.session)
     assert session is not None
     assert session.head is not None
     saved = [stored.message for stored in await store.path(session.head)]
-    assert [m.call_id for m in saved if isinstance(m, ToolMessage)] == ["ours"]
+    answered = [m.call_id for m in saved if isinstance(m, ToolMessage)]
+    return await read_transcript(store, record.id), answered
+
+
+async def test_a_restart_closes_every_call_that_was_not_handed_over(store: Store) -> None:
+    """R8.b, P2.b: the client's too, which nobody told it to carry out."""
+    transcript, answered = await recovered(store, CALLS)
+    assert transcript.outcome == Incomplete(reason="server_restart")
+    assert {result.executed for result in transcript.results.values()} == {"no"}
+    assert sorted(answered) == ["ours", "theirs"]
+
+
+async def test_a_restart_leaves_the_calls_that_were_handed_over_to_the_client(store: Store) -> None:
+    """R8.a, C11.a: the client may have been told that it is its turn, and the run had come to its end."""
+    done = ToolFinished(call_id=CallId("ours"), name="echo", output="ok")
+    ready = ToolCallReady(call_id=CallId("theirs"), name="weather", arguments="{}")
+    transcript, answered = await recovered(store, [*CALLS, done, ready])
+    assert transcript.outcome == RequiresAction(reason="client_tools", calls=(CallId("theirs"),))
+    assert [call.id for call in transcript.pending_calls()] == ["theirs"]
+    assert answered == ["ours"]
 
 
 async def test_a_restart_keeps_what_a_run_had_used(store: Store) -> None:

@@ -9,18 +9,18 @@ from typing import Final
 from holdfast.agents.cuts import NOT_CARRIED_OUT, cut_turn, drop_calls
 from holdfast.events import ApprovalAnswered, Event, ToolFinished
 from holdfast.ids import CallId
-from holdfast.outcomes import Cancelled, Incomplete, Outcome
+from holdfast.outcomes import Cancelled, Incomplete, Outcome, RequiresAction
 from holdfast.runs.log.transcript import Transcript
 
 UNKNOWN_RESULT: Final = "The run ended while this tool was running: it is not known whether it was carried out."
 
 
-def close_interrupted(transcript: Transcript, outcome: Outcome, keep_open: frozenset[str] = frozenset()) -> list[Event]:
+def close_interrupted(transcript: Transcript, outcome: Outcome) -> list[Event]:
     """The events that close whatever was going on when a run was interrupted.
 
     Calls that were being written are dropped, tools that were running are marked `unknown`, and calls whose turn had
     not come are marked as not carried out; so that the conversation can go on from here with every call answered.
-    Calls of tools in `keep_open` are the client's to answer.
+    Calls that the run ended for are the client's to answer; no others are, whoever's tools they are of.
     """
     events: list[Event] = []
     cause = _CAUSES.get(outcome.reason, "Interrupted") if isinstance(outcome, Cancelled | Incomplete) else "Failed"
@@ -37,8 +37,9 @@ def close_interrupted(transcript: Transcript, outcome: Outcome, keep_open: froze
         events.append(
             ToolFinished(call_id=tool.call_id, name=tool.name, output=UNKNOWN_RESULT, failed=True, executed="unknown")
         )
+    handed_over = outcome.calls if isinstance(outcome, RequiresAction) else ()
     for call in transcript.pending_calls():
-        if call.id not in running and call.name not in keep_open:
+        if call.id not in running and call.id not in handed_over:
             events.append(
                 ToolFinished(call_id=call.id, name=call.name, output=NOT_CARRIED_OUT, failed=True, executed="no")
             )

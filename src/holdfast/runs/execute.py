@@ -97,7 +97,7 @@ class Executor:
             withdraw(live, self._registry)
             logger.info("run %s withdrawn: it could not be saved", live.request.run)
             return
-        closing = close_interrupted(whole, outcome, frozenset(live.record.client_tools))
+        closing = close_interrupted(whole, outcome)
         unsaved = await live.recorder.close(whole, closing, outcome, live.request.input)
         if unsaved is not None:
             logger.error("run %s could not be saved yet: %s", live.request.run, live.recorder.failure)

@@ -11,7 +11,7 @@ from typing import Any
 from holdfast.clock import Clock
 from holdfast.errors import LogConflictError
 from holdfast.ids import EventNumber, RunId
-from holdfast.outcomes import Incomplete
+from holdfast.outcomes import Incomplete, RequiresAction
 from holdfast.runs.closing import close_interrupted
 from holdfast.runs.log.ending import end_log
 from holdfast.runs.log.reading import read_transcript
@@ -48,9 +48,11 @@ async def _each(store: Store, run: RunId, step: Coroutine[Any, Any, None]) -> No
 
 async def _close(store: Store, record: RunRecord, clock: Clock) -> None:
     transcript = await read_transcript(store, record.id)
-    outcome = Incomplete(reason="server_restart")
+    # A run that had handed calls over had come to its end: it is the client's turn, as the client may have been told.
+    calls = tuple(transcript.handed_over)
+    outcome = RequiresAction(reason="client_tools", calls=calls) if calls else Incomplete(reason="server_restart")
     first, now = EventNumber(transcript.events), clock.now()
-    events = close_interrupted(transcript, outcome, frozenset(record.client_tools))
+    events = close_interrupted(transcript, outcome)
     transcript.extend(events, now)
     end = end_log(transcript, events, outcome, first=first, now=now, asked=record.input)
     try:

@@ -27,6 +27,7 @@ from holdfast.events import (
     ToolCallAnnotated,
     ToolCallBegan,
     ToolCallDropped,
+    ToolCallReady,
     ToolFinished,
     ToolStarted,
     TurnCut,
@@ -128,7 +129,8 @@ LOG: list[Event] = [
     TurnStarted(turn=1, model="p/m-2"),
     TextAdded(text="Done"),
     Answered(finish="stop", model="p/m-2"),
-    ended(Completed()),
+    ToolCallReady(call_id=CallId("call_2"), name="theirs", arguments="{}"),
+    ended(RequiresAction(reason="client_tools", calls=(CallId("call_2"),))),
 ]
 
 
@@ -165,8 +167,8 @@ def fold(events: list[Event], **changes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("style", "calls"),
     [
-        (STYLE, ["mcp_call", "function_call"]),
-        (PAIRS, ["function_call", "function_call", "function_call_output"]),
+        (STYLE, ["mcp_call"]),
+        (PAIRS, ["function_call", "function_call_output"]),
     ],
 )
 def test_everything_that_can_happen_makes_a_sound_stream(style: ItemStyle, calls: list[str]) -> None:
@@ -174,11 +176,15 @@ def test_everything_that_can_happen_makes_a_sound_stream(style: ItemStyle, calls
     events = play(batches_of(LOG, [], [0.0]), style)
     check_events(events)
     response = events[-1]["response"]
-    assert [item["type"] for item in response["output"]] == ["reasoning", "reasoning", "message", *calls, "message"]
+    assert [item["type"] for item in response["output"]] == [
+        *["reasoning", "reasoning", "message"],
+        *calls,
+        *["message", "function_call"],
+    ]
     assert [part["text"] for part in response["output"][0]["summary"]] == ["Hm, well", "In short"]
     assert response["output"][1]["summary"] == []
     assert response["output"][2]["content"][0]["text"] == 'I look: "é😀\\"\nand wait.'
-    assert [item["arguments"] for item in response["output"][3:5]] == ['{"a":1}', "{}"]
+    assert [item["arguments"] for item in (response["output"][3], response["output"][-1])] == ['{"a":1}', "{}"]
     assert {item["status"] for item in response["output"]} == {"completed"}
     assert response["model"] == "p/m-2"
 
@@ -246,12 +252,13 @@ def called(name: str, arguments: str = "{}") -> list[Event]:
 
 def test_a_custom_tool_of_the_clients_is_called_with_its_text() -> None:
     """P10.b: as its own kind of item, with its own events."""
-    log = [BEGAN, *called("patch", '{"input": "*** Begin\\n+é"}'), ended(RequiresAction(reason="client_tools"))]
+    over = ended(RequiresAction(reason="client_tools", calls=(CALL,)))
+    log = [BEGAN, *called("patch", '{"input": "*** Begin\\n+é"}'), over]
     events = play([Batch(EventNumber(0), 1000.0, log)])
     check_events(events)
     [item] = events[-1]["response"]["output"]
     assert (item["type"], item["input"]) == ("custom_tool_call", "*** Begin\n+é")
-    odd = fold([BEGAN, *called("patch", '{"patch": 1}'), ended(RequiresAction(reason="client_tools"))])
+    odd = fold([BEGAN, *called("patch", '{"patch": 1}'), over])
     assert odd["output"][0]["input"] == '{"patch": 1}'
 
 

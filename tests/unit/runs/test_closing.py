@@ -22,7 +22,7 @@ from holdfast.events import (
 )
 from holdfast.ids import CallId
 from holdfast.messages import ToolSpec
-from holdfast.outcomes import Cancelled, Completed, Failed, Incomplete, Outcome
+from holdfast.outcomes import Cancelled, Completed, Failed, Incomplete, Outcome, RequiresAction
 from holdfast.runs.closing import UNKNOWN_RESULT, close_interrupted
 from holdfast.runs.log.transcript import Transcript
 from holdfast.store.memory import MemoryStore
@@ -92,7 +92,7 @@ def test_what_had_ended_by_itself_needs_nothing() -> None:
 
 
 def test_every_call_of_a_turn_that_was_whole_gets_one_end() -> None:
-    """R5.c, R8.c: done, running, asked about, not begun, the client's: each as it was."""
+    """R5.c, R8.c: done, running, asked about, not begun, the client's: each as it was; it is nobody's turn."""
     names = ["done", "running", "asked", "later", "theirs"]
     began = [delta for index, name in enumerate(names) for delta in calls_tool(name, "{}", name, index)]
     transcript = folded(
@@ -108,24 +108,37 @@ def test_every_call_of_a_turn_that_was_whole_gets_one_end() -> None:
     def end(name: str, output: str, executed: Any) -> ToolFinished:
         return ToolFinished(call_id=CallId(name), name=name, output=output, failed=True, executed=executed)
 
-    assert close_interrupted(transcript, Cancelled(reason="user"), frozenset({"theirs"})) == [
+    assert close_interrupted(transcript, Cancelled(reason="user")) == [
         ApprovalAnswered(call_id=CallId("asked"), approved=False, by="stop"),
         end("running", UNKNOWN_RESULT, "unknown"),
         end("asked", NOT_CARRIED_OUT, "no"),
         end("later", NOT_CARRIED_OUT, "no"),
+        end("theirs", NOT_CARRIED_OUT, "no"),
     ]
 
 
-async def test_the_clients_calls_stay_open_when_a_run_is_stopped_while_the_servers_run() -> None:
-    """C11.a, R5.c: the client may still send their results."""
+def test_calls_that_the_run_ended_for_stay_open() -> None:
+    """C11.a: they are the client's to answer, and those alone."""
+    began = [delta for index, name in enumerate(("theirs", "later")) for delta in calls_tool(name, "{}", name, index)]
+    transcript = folded(TurnStarted(turn=0, model="m"), *began, Answered(finish="tool_calls", model="m"))
+    outcome = RequiresAction(reason="client_tools", calls=(CallId("theirs"),))
+    [closed] = close_interrupted(transcript, outcome)
+    assert isinstance(closed, ToolFinished) and closed.call_id == "later"
+
+
+async def test_the_clients_calls_are_closed_when_a_run_is_stopped_while_the_servers_run() -> None:
+    """C11.a, R5.c: they were not handed over, so nobody will send their results."""
     theirs = ToolSpec(name="theirs", description="", parameters={})
     async with open_world(MemoryStore(), [asks_for(("hang", "{}"), ("theirs", "{}"))]) as world:
         started = await world.start(client_tools=(theirs,))
         await world.tools.started.wait()
         await world.supervisor.stop(started.run)
         transcript = await (await world.supervisor.get(started.run)).read_transcript()
-    assert [call.name for call in transcript.pending_calls()] == ["theirs"]
-    assert set(transcript.results) == {"call_0"}
+    assert transcript.pending_calls() == ()
+    assert {result.name: result.executed for result in transcript.results.values()} == {
+        "hang": "unknown",
+        "theirs": "no",
+    }
 
 
 async def test_figures_say_how_long_things_took_and_what_was_carried_out() -> None:

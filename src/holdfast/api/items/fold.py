@@ -2,8 +2,9 @@
 
 One fold serves the live stream, a replay and the stored response, so none can say what another contradicts, and event
 N is event N whenever it is sent. `FoldWriter` is told of every change; without one only the final state is built.
-A call is shown when the model has ended its turn, and not before: until then it may never become whole (U13). No I/O,
-no clock. Sits on the vocabulary and `items`.
+A call is shown when the model has ended its turn, and not before: until then it may never become whole (U13). The
+client's is shown when the run ends for it: until then it is not the client's turn (P2). No I/O, no clock. Sits on the
+vocabulary and `items`.
 """
 
 from typing import Any, Protocol, assert_never
@@ -40,7 +41,7 @@ from holdfast.events import (
 )
 from holdfast.ids import CallId, RunId
 from holdfast.messages import Metadata, ToolCall, Usage
-from holdfast.outcomes import Completed, Outcome
+from holdfast.outcomes import Completed, Outcome, RequiresAction
 from holdfast.turns import TurnFold, has_whole_calls
 
 
@@ -95,6 +96,8 @@ class ResponseFold:
         """Of the running turn: the calls that are being written."""
         self._running: dict[CallId, CallItem | ServerCallItem] = {}
         """The server's calls that are shown and have no result yet."""
+        self._theirs: dict[CallId, ToolCall] = {}
+        """The client's calls, whole, that the run has not ended for."""
 
     def render(self) -> list[Item]:
         """All items, in order."""
@@ -128,7 +131,7 @@ class ResponseFold:
             case ToolCallDropped():
                 self._tell_own(event)
             case ToolCallReady():
-                # Its item has been there since the turn ended.
+                # The run is about to end for it.
                 pass
             case ToolFinished():
                 self._finish_call(event)
@@ -223,18 +226,25 @@ class ResponseFold:
 
     # Calls
 
-    def _show_call(self, call: ToolCall) -> None:
-        """A call, once it is whole."""
-        style = self._style
-        if style.hides(call.name) or not call.is_whole:
+    def _add_call(self, call: ToolCall) -> None:
+        """A call of a turn that has ended. One that is not whole, or internal, is nobody's business."""
+        if self._style.hides(call.name) or not call.is_whole:
             return
-        if call.name in style.client_tools or style.tool_items == "function_call":
-            is_custom = call.name in style.custom_tools
-            item = CallItem(self._name("ctc" if is_custom else "fc"), len(self.items), call, is_custom)
-            self._open(item)
-            self._write_call(item)
-            if call.name not in style.client_tools:
-                self._running[call.id] = item
+        if call.name in self._style.client_tools:
+            self._theirs[call.id] = call
+        else:
+            self._show_server_call(call)
+
+    def _show_call(self, call: ToolCall) -> CallItem:
+        is_custom = call.name in self._style.custom_tools
+        item = CallItem(self._name("ctc" if is_custom else "fc"), len(self.items), call, is_custom)
+        self._open(item)
+        self._write_call(item)
+        return item
+
+    def _show_server_call(self, call: ToolCall) -> None:
+        if self._style.tool_items == "function_call":
+            self._running[call.id] = self._show_call(call)
         else:
             ours = self._running[call.id] = ServerCallItem(self._name("mcp"), len(self.items), call)
             self._open(ours)
@@ -255,6 +265,9 @@ class ResponseFold:
 
     def _finish_call(self, event: ToolFinished) -> None:
         self._close_words("completed")
+        if (theirs := self._theirs.pop(event.call_id, None)) is not None:
+            # The run ended before it was handed over: it is answered already, and not the client's to carry out.
+            self._show_server_call(theirs)
         call = self._running.pop(event.call_id, None)
         is_unknown = event.executed == "unknown"
         match call:
@@ -285,7 +298,7 @@ class ResponseFold:
         if has_whole_calls(event):
             self._close_words("completed")
             for call in self._turn.message().tool_calls:
-                self._show_call(call)
+                self._add_call(call)
         self._turn = TurnFold()
 
     def _end(self, event: RunEnded, at: float) -> None:
@@ -294,6 +307,10 @@ class ResponseFold:
             if isinstance(call, ServerCallItem):
                 call.output = call.error = CUT_CALL
                 self._close_server_call(call, "incomplete")
+        if isinstance(event.outcome, RequiresAction):
+            for theirs in event.outcome.calls:
+                if theirs in self._theirs:
+                    self._show_call(self._theirs[theirs])
         self.outcome, self.usage, self.ended_at = event.outcome, event.usage, at
         if self._writer is not None:
             self._writer.write_end(self)

@@ -21,6 +21,7 @@ from holdfast.events import (
     Steered,
     TextAdded,
     ToolCallDropped,
+    ToolCallReady,
     ToolFinished,
     ToolStarted,
     TurnCut,
@@ -55,6 +56,7 @@ class Transcript:
         "approvals",
         "dropped",
         "events",
+        "handed_over",
         "model",
         "outcome",
         "results",
@@ -78,6 +80,8 @@ class Transcript:
         self.events = 0
         """The number that the next event has."""
         self.dropped: list[ToolCallDropped] = []
+        self.handed_over: list[CallId] = []
+        """The client's calls that it was told to carry out (C11)."""
         self.tools: list[ToolStarted] = []
         """Server tools that began, in order."""
         self.results: dict[CallId, ToolFinished] = {}
@@ -154,6 +158,8 @@ class Transcript:
             case ToolCallDropped():
                 self.dropped.append(event)
                 self._turn_dropped = True
+            case ToolCallReady():
+                self.handed_over.append(event.call_id)
             case ToolStarted():
                 self.tools.append(event)
             case ToolFinished():
