@@ -5,8 +5,9 @@ import itertools
 import sqlite3
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from importlib import resources
+from pathlib import Path
 
 from holdfast.errors import StoreError
 from holdfast.events import Batch, Event, RunEnded, RunStarted, TextAdded
@@ -52,6 +53,41 @@ def run_record(
         instructions="Be brief.",
         echo={"temperature": 0.5, "tools": [{"name": "x"}]},
     )
+
+
+DAMAGED_VALUES: dict[str, object] = {
+    "a text": "x",
+    "a blob": b"\xff\x00",
+    "nothing": None,
+    "a fraction": 1.5,
+    "below 0": -5,
+    "huge": 10**18,
+    "infinite": float("inf"),
+}
+"""What another program, or a bad disk, may leave in a column of any kind."""
+
+
+def damage_column(file: Path, table: str, column: str, value: object, where: str) -> bool:
+    """Put a value into a column, whether it belongs there or not. False: SQLite does not let anybody."""
+    with closing(sqlite3.connect(file, isolation_level=None)) as other:
+        (schema,) = other.execute("SELECT sql FROM sqlite_schema WHERE name = ?", (table,)).fetchone()
+        _change_schema(other, table, schema.replace("NOT NULL", ""))
+        try:
+            changed = other.execute(f"UPDATE {table} SET {column} = ? WHERE {where}", (value,)).rowcount
+        except sqlite3.IntegrityError:
+            return False
+        finally:
+            _change_schema(other, table, schema)
+    assert changed > 0, (table, where)
+    return True
+
+
+def _change_schema(connection: sqlite3.Connection, table: str, schema: str) -> None:
+    (version,) = connection.execute("PRAGMA schema_version").fetchone()
+    connection.execute("PRAGMA writable_schema = ON")
+    connection.execute("UPDATE sqlite_schema SET sql = ? WHERE name = ?", (schema, table))
+    connection.execute(f"PRAGMA schema_version = {version + 1}")
+    connection.execute("PRAGMA writable_schema = RESET")
 
 
 def texts(first: int, *words: str, at: float = 100.0) -> Batch:

@@ -13,10 +13,20 @@ from holdfast.events import RunEnded, TextAdded, Warned
 from holdfast.ids import BEFORE_FIRST, EventNumber, SessionId
 from holdfast.outcomes import Completed, Failed, Incomplete
 from holdfast.runs.recovery import recover
-from holdfast.store.records import ConversationRecord, RunFilter, SessionFilter, SessionRecord
+from holdfast.store.records import ConversationRecord, RunFilter, RunRecord, SessionFilter, SessionRecord
 from holdfast.store.retention import apply_retention
 from holdfast.store.sqlite import SqliteStore
-from tests.store.store_world import SESSION, append, run_record, said_on_path, started, texts, whole_run
+from tests.store.store_world import (
+    DAMAGED_VALUES,
+    SESSION,
+    append,
+    damage_column,
+    run_record,
+    said_on_path,
+    started,
+    texts,
+    whole_run,
+)
 
 DAMAGES = {
     "not JSON": b"{not json",
@@ -213,4 +223,105 @@ async def test_a_start_goes_on_where_pages_of_the_log_are_damaged_and_not_where_
         other.execute("BEGIN IMMEDIATE")
         with pytest.raises(StoreUnavailableError, match="locked"):
             await recover(store, SystemClock())
+    await store.aclose()
+
+
+columns_of_the_wrong_kind = pytest.mark.parametrize("value", DAMAGED_VALUES.values(), ids=DAMAGED_VALUES.keys())
+
+
+async def cut_off(file: Path, runs: int) -> list[RunRecord]:
+    """A store that a crash has left, with runs that had not ended: four events each."""
+    store = await SqliteStore.open(file)
+    records = [run_record(session=f"s{number}", conversation=f"talk{number}") for number in range(runs)]
+    for record in records:
+        await store.create_run(record)
+        await append(store, record.id, started(record))
+        for number in range(1, 4):
+            await append(store, record.id, texts(number, f"w{number} "))
+    await store.aclose()
+    return records
+
+
+@columns_of_the_wrong_kind
+@pytest.mark.parametrize("column", ["first", "count", "at", "events"])
+async def test_a_row_of_the_journal_that_cannot_be_read_keeps_no_store_from_opening(
+    tmp_path: Path, column: str, value: object
+) -> None:
+    """R8.b, J2.e: its run is closed with what there is of it, the others with all they said."""
+    file = tmp_path / "holdfast.db"
+    damaged_run, whole = await cut_off(file, 2)
+    assert damage_column(file, "journal", column, value, "run = 1 AND first = 2")
+    store = await SqliteStore.open(file)
+    assert await recover(store, SystemClock()) == 2
+    for record, words in ((damaged_run, {"w1 ", "w3 "}), (whole, {"w1 ", "w2 ", "w3 "})):
+        kept = await store.get_run(record.id)
+        assert kept is not None and kept.outcome == Incomplete(reason="server_restart")
+        events = [event for batch in await store.read_log(record.id, BEFORE_FIRST, 10) for event in batch.events]
+        assert words <= {event.text for event in events if isinstance(event, TextAdded)}
+        assert isinstance(events[-1], RunEnded)
+    later = await whole_run(store, run_record(session="later"), "still written")
+    assert await store.get_run(later.id) == later
+    await store.aclose()
+
+
+@pytest.mark.parametrize(
+    ("column", "kind"),
+    [
+        *((column, "a blob") for column in ("session", "model", "conversation")),
+        *((column, "nothing") for column in ("session", "model")),
+        *(
+            (column, kind)
+            for column in ("created_at", "inputs", "parent", "rooted", "ephemeral", "compacted")
+            for kind in ("a text", "a blob", "nothing")
+        ),
+    ],
+)
+async def test_a_run_whose_columns_cannot_be_read_ends_where_it_was_asked_to(
+    tmp_path: Path, column: str, kind: str
+) -> None:
+    """R8.b, J2.e: what it was asked says the same; its answer is in its session, and in no other."""
+    file = tmp_path / "holdfast.db"
+    (record,) = await cut_off(file, 1)
+    assert damage_column(file, "runs", column, DAMAGED_VALUES[kind], "1")
+    store = await SqliteStore.open(file)
+    assert await recover(store, SystemClock()) == 1
+    session = await store.get_session(record.session)
+    conversation = await store.get_conversation("talk0")
+    assert session is not None and conversation is not None and session.head == conversation.head
+    assert await said_on_path(store, session.head) == ["hello", ""]
+    assert [listed.id for listed in await store.list_sessions(SessionFilter())] == [record.session]
+    await apply_retention(store, StoreSettings(retention_days=100_000), SystemClock())
+    await store.aclose()
+
+
+@columns_of_the_wrong_kind
+@pytest.mark.parametrize("column", ["first", "count", "at", "form"])
+async def test_a_log_whose_columns_cannot_be_read_holds_up_no_compaction(
+    tmp_path: Path, column: str, value: object
+) -> None:
+    """R14.b, J2.e: the other logs are compacted, and the end of this one is told as its record has it."""
+    store = await SqliteStore.open(tmp_path / "holdfast.db")
+    run, other = [await whole_run(store, run_record(), ended_at=100.0) for _ in range(2)]
+    assert damage_column(store.file, "log", column, value, "run = 1")
+    damage(store.file, "UPDATE log SET events = x'ff' WHERE run = 1")
+    await store.read_log(run.id, BEFORE_FIRST, 10)
+    await apply_retention(store, StoreSettings(retention_days=100_000), SystemClock())
+    with closing(sqlite3.connect(store.file)) as file:
+        assert file.execute("SELECT form FROM log WHERE run = 2").fetchall() == [(1,)]
+    assert len(await store.read_log(other.id, BEFORE_FIRST, 10)) > 0
+    await store.aclose()
+
+
+@columns_of_the_wrong_kind
+@pytest.mark.parametrize("column", ["text", "created_at", "scope"])
+async def test_a_memory_whose_columns_cannot_be_read_hides_no_other(tmp_path: Path, column: str, value: object) -> None:
+    """C14.a, J2.e: it is shown as far as it can be, or not at all."""
+    store = await SqliteStore.open(tmp_path / "holdfast.db")
+    for text in ("Cats purr.", "Cats sleep."):
+        await store.remember("scope", text)
+    assert damage_column(store.file, "memories", column, value, "id = 1")
+    for query in ("", "cats", "eep"):
+        found = await store.recall("scope", query, 10)
+        assert "Cats sleep." in [memory.text for memory in found]
+        assert all(isinstance(memory.text, str) and isinstance(memory.created_at, float) for memory in found)
     await store.aclose()

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.api.items.items import ItemStyle
-from holdfast.api.responses.encode import ResponseEncoder
+from holdfast.api.responses.encode import MAX_BEATS, ResponseEncoder
 from holdfast.api.responses.response_object import Envelope, render_response, status_of, terminal_event
 from holdfast.errors import StoreUnavailableError
 from holdfast.events import (
@@ -296,6 +296,20 @@ def test_a_reader_in_silence_gets_the_numbers_that_a_replay_has(gaps: list[float
         previous = batch.at + 0.5
         lines += encoder.encode([batch])
     assert decode(lines) == play(batches)
+
+
+def test_a_clock_that_was_set_years_ahead_makes_no_endless_stream() -> None:
+    """P3.e, S7.g: a silence has so many signs of life and no more, live and replayed, and the numbers are the same."""
+    batches = batches_of(LOG, [5], [0.0, 1e9])
+    told = play(batches)
+    assert len(told) == len(play(batches_of(LOG, [], [0.0]))) + MAX_BEATS
+    now = 1000.0
+    encoder = ResponseEncoder(make_envelope(), lambda: now, sse=False)
+    lines = encoder.begin() + encoder.encode(batches[:1])
+    for _ in range(MAX_BEATS + 5):
+        now += 1e6
+        lines += encoder.keepalive()
+    assert decode(lines + encoder.encode(batches[1:])) == told
 
 
 def test_text_deltas_are_written_as_any_other_event() -> None:

@@ -26,6 +26,8 @@ _PERIOD: Final = 0.9
 """A beat is due after this much of the keepalive time …"""
 _MARGIN: Final = 0.1
 """… and is sent this much later, when what was said before it was due has surely been saved and told."""
+MAX_BEATS: Final = 1_000
+"""In one silence. Longer ones than no run may be silent are of a clock that was set, or of a damaged time."""
 
 
 class EventWriter:
@@ -114,6 +116,8 @@ class ResponseEncoder:
         self._period = _PERIOD * envelope.beat_seconds
         self._beat_at = envelope.created_at + self._period
         """When the next repetition is due: so long after the log last had something to show, or after the last one."""
+        self._beats = 0
+        """Repetitions since the log last had something to show."""
 
     def begin(self) -> bytes:
         """The response exists, and goes on."""
@@ -131,18 +135,19 @@ class ResponseEncoder:
                 # than the log gives out, and must not miss the end for that.
                 writer.catch_up()
             else:
-                while batch.at >= self._beat_at:
+                while self._is_due(batch.at):
                     self._beat()
             before = writer.next
             self.fold.add_batch(batch)
             if writer.next != before:
                 self._beat_at = batch.at + self._period
+                self._beats = 0
         frames = writer.take()
         return frames + DONE if self._sse and self.fold.outcome is not None else frames
 
     def keepalive(self) -> bytes:
         """A beat when one is due, else a comment; a WebSocket has none."""
-        if self._now() - _MARGIN * self._envelope.beat_seconds >= self._beat_at:
+        if self._is_due(self._now() - _MARGIN * self._envelope.beat_seconds):
             self._beat()
         return self._writer.take() or (KEEPALIVE if self._sse else b"")
 
@@ -152,7 +157,11 @@ class ResponseEncoder:
         self._writer.write_end(self.fold)
         return self._writer.take() + (DONE if self._sse else b"")
 
+    def _is_due(self, at: float) -> bool:
+        return at >= self._beat_at and self._beats < MAX_BEATS
+
     def _beat(self) -> None:
+        self._beats += 1
         self._beat_at += self._period
         self._writer.write_event("response.in_progress", {"response": render_response(self._envelope, self.fold)})
 

@@ -3,8 +3,10 @@
 Changes go through the writer, reads through the readers. Sits on messages.py. Its twin is memory/conversations.py.
 """
 
+import logging
 import sqlite3
 from collections.abc import Sequence
+from typing import Final
 
 from holdfast.clock import Clock
 from holdfast.errors import LogConflictError
@@ -28,9 +30,18 @@ from holdfast.store.sqlite.rows import (
     as_conversation,
     as_session,
     encode,
+    head_of_conversation,
 )
-from holdfast.store.sqlite.runs import delete_runs
+from holdfast.store.sqlite.runs import delete_runs, last_use
+from holdfast.store.sqlite.scalars import MAX_TIME
 from holdfast.store.sqlite.writer import Writer
+
+logger = logging.getLogger(__name__)
+
+# By the index: to SQLite every text is above every number.
+_UNPLACED: Final = """
+    SELECT id FROM sessions WHERE updated_at < 0 UNION ALL SELECT id FROM sessions WHERE updated_at > ? LIMIT 10
+    """
 
 
 class SqliteConversations:
@@ -49,13 +60,14 @@ class SqliteConversations:
 
         def read(connection: sqlite3.Connection) -> SessionRecord | None:
             row = connection.execute(f"{SELECT_SESSIONS} WHERE id = ?", (session,)).fetchone()
-            return None if row is None else as_session(row)
+            return None if row is None else as_session(connection, row)
 
         return await self._readers.run(read)
 
     async def list_sessions(self, chosen: SessionFilter) -> list[SessionRecord]:
         """Sessions, the last used first, and by id where two were used at the same time."""
-        where = ["1"]
+        # One that does not say when it was used has no place in this order; once it is used again it has.
+        where = ["updated_at BETWEEN 0 AND :max_time"]
         if chosen.search:
             where.append("instr(folded, :search) > 0")
         if chosen.before is not None:
@@ -70,10 +82,15 @@ class SqliteConversations:
             "id": chosen.before and chosen.before.id,
             "limit": chosen.limit,
             "offset": chosen.offset,
+            "max_time": MAX_TIME,
         }
-        return await self._readers.run(
-            lambda connection: [as_session(row) for row in connection.execute(query, values)]
-        )
+
+        def read(connection: sqlite3.Connection) -> list[SessionRecord]:
+            for (session,) in connection.execute(_UNPLACED, (MAX_TIME,)):
+                logger.warning("session %s is not listed: its updated_at cannot be read", session)
+            return [as_session(connection, row) for row in connection.execute(query, values).fetchall()]
+
+        return await self._readers.run(read)
 
     async def put_session(self, record: SessionRecord) -> None:
         """Create it, or change its title and metadata."""
@@ -122,7 +139,7 @@ class SqliteConversations:
             node = session_head(connection, session) if at is None else at
             # Copied as they are stored, whether or not they can be read.
             path = [] if node is None else path_rows(connection, node)
-            copies = [(run, created_at, body) for _, run, body, created_at in path]
+            copies = [(run, created_at or 0.0, b"" if body is None else body) for _, run, body, created_at in path]
             add_messages(connection, into.id, None, copies)
             return True
 
@@ -134,16 +151,16 @@ class SqliteConversations:
         def use(connection: sqlite3.Connection) -> bool:
             row = connection.execute(
                 """
-                SELECT responses.run, used, (SELECT max(used) FROM responses)
-                FROM responses JOIN runs ON runs.key = responses.run WHERE runs.id = ?
+                SELECT responses.run, used FROM responses JOIN runs ON runs.key = responses.run WHERE runs.id = ?
                 """,
                 (run,),
             ).fetchone()
             if row is None:
                 return False
-            key, used, newest = row
+            key, used = row
+            newest = last_use(connection)
             # One that is polled while it runs is the newest already: then nothing is written.
-            if used < newest:
+            if used != newest:
                 connection.execute("UPDATE responses SET used = ? WHERE run = ?", (newest + 1, key))
             return True
 
@@ -167,7 +184,7 @@ class SqliteConversations:
 
         def read(connection: sqlite3.Connection) -> ConversationRecord | None:
             row = connection.execute(f"{SELECT_CONVERSATIONS} WHERE name = ?", (name,)).fetchone()
-            return None if row is None else as_conversation(row)
+            return None if row is None else as_conversation(connection, row)
 
         return await self._readers.run(read)
 
@@ -179,7 +196,8 @@ class SqliteConversations:
             connection.execute(
                 """
                 INSERT INTO conversations (name, created_at, head, run, metadata, kept) VALUES (?, ?, ?, ?, ?, ?)
-                ON CONFLICT (name) DO UPDATE SET metadata = excluded.metadata, kept = max(kept, excluded.kept)
+                ON CONFLICT (name) DO UPDATE
+                SET metadata = excluded.metadata, kept = max(coalesce(kept, 0), excluded.kept)
                 """,
                 values,
             )
@@ -200,8 +218,9 @@ class SqliteConversations:
         added = [(None, now, encode(message)) for message in messages]
 
         def add(connection: sqlite3.Connection) -> list[NodeId]:
-            row = connection.execute("SELECT head FROM conversations WHERE name = ?", (name,)).fetchone()
-            above = row[0] if row is not None and row[0] is not None and has_message(connection, row[0]) else None
+            row = connection.execute("SELECT head, run FROM conversations WHERE name = ?", (name,)).fetchone()
+            head = None if row is None else head_of_conversation(connection, name, *row)
+            above = head if head is not None and has_message(connection, head) else None
             use_session(connection, session, now)
             nodes = add_messages(connection, session, above, added)
             connection.execute(

@@ -38,7 +38,8 @@ from msgspec import Raw
 
 from holdfast.errors import LogConflictError, StoreUnavailableError
 from holdfast.ids import RunId
-from holdfast.store.sqlite.log import RawPart, insert_packed, readable_batch
+from holdfast.store.sqlite.log import RawPart, insert_packed, is_batch, readable_batch
+from holdfast.store.sqlite.scalars import time_of
 
 MAX_ROWS_AT_ONCE: Final = 64
 PACK_BATCHES: Final = 64
@@ -254,7 +255,7 @@ class Journal:
             return
         found = connection.execute(f"{_SELECT_ENDS} WHERE outcome IS NULL AND key IN (SELECT run FROM journal)")
         ends = {row[1]: _as_end(row) for row in found}
-        query = "SELECT id, run, first, count, at, CAST(events AS BLOB) FROM journal ORDER BY id"
+        query = "SELECT id, run, first, count, at, CAST(coalesce(events, '') AS BLOB) FROM journal ORDER BY id"
         rows = connection.execute(query).fetchall()
         # Nothing below can fail: what is known is known whole.
         self.forget()
@@ -263,10 +264,10 @@ class Journal:
         for number, key, first, count, at, events in rows:
             end = ends.get(key)
             # Else it was packed and not cut yet, or its run has ended or is gone.
-            if end is not None and first >= end.next:
+            if end is not None and is_batch(number, first, count, len(events)) and first >= end.next:
                 # Looked at here: packed as it is, one damaged batch would make those beside it unreadable.
                 first, count, kept = readable_batch(first, count, events)
-                self._keep(end, number, first, count, at, kept)
+                self._keep(end, number, first, count, time_of(at, "at", f"row {number} of the journal"), kept)
             self._next_id = number + ROW_BYTES + len(events)
         self._tidy_at = self._next_id + TIDY_BYTES
         self._is_read = True

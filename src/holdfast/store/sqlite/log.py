@@ -18,6 +18,7 @@ from holdfast.events import Batch, Event, RunEnded, Warned, cut_batches, decode_
 from holdfast.ids import EventNumber, RunId
 from holdfast.messages import Usage
 from holdfast.outcomes import Failed, Outcome
+from holdfast.store.sqlite.scalars import count_of, time_of
 
 logger = logging.getLogger(__name__)
 
@@ -29,6 +30,8 @@ PACKED: Final = 2
 """What a row's events are: one batch, as version 1 wrote it; several, compressed; several."""
 
 
+MAX_EVENTS: Final = 1 << 40
+"""No log is as long: a number above is damaged."""
 UNREADABLE: Final = (msgspec.MsgspecError, TypeError, ValueError, RecursionError, zlib.error)
 """What reading raises where a row is damaged, or was written by a newer version."""
 
@@ -78,13 +81,15 @@ def _batches(
         try:
             batches = _decode_row(first, at, form, events)
         except UNREADABLE as error:
-            logger.warning("events %d to %d of run %s cannot be read: %s", first, first + count - 1, run, error)
-            batches = [_stand_in(connection, key, first, count, at)]
+            logger.warning("events from %s on of run %s cannot be read: %s", first, run, error)
+            batches = [_stand_in(connection, run, key, first, count, at)]
         yield from batches
 
 
 def _decode_row(first: int, at: float, form: int, events: bytes) -> list[Batch]:
     match form:
+        case 0 if not isinstance(first, int) or not isinstance(at, float):
+            raise ValueError("its number or its time is none")
         case 0:
             batches = [Batch(EventNumber(first), at, decode_events(events))]
         case 1 | 2:
@@ -97,11 +102,17 @@ def _decode_row(first: int, at: float, form: int, events: bytes) -> list[Batch]:
     return batches
 
 
-def _stand_in(connection: sqlite3.Connection, key: int, first: int, count: int, at: float) -> Batch:
+def _stand_in(
+    connection: sqlite3.Connection, run: RunId, key: int, stored_first: object, stored_count: object, stored_at: object
+) -> Batch:
     """What is read in the place of a row that cannot be: that it cannot, and in the place of a run's end how it ended.
 
     It has the row's last numbers, so that what follows keeps its own.
     """
+    of = f"a row of the log of run {run}"
+    first = count_of(stored_first, "first", of)
+    count = max(1, count_of(stored_count, "count", of))
+    at = time_of(stored_at, "at", of)
     events: list[Event] = [_warning(first, count)]
     is_last = connection.execute(
         """
@@ -121,8 +132,16 @@ def _warning(first: int, count: int) -> Warned:
     return Warned(message=f"{which} of this run cannot be read: what is stored of it is damaged.")
 
 
+def is_batch(row: int, first: object, count: object, size: int) -> bool:
+    """Does a row of the journal say which events it has? If not they are lost, and their numbers will be missing."""
+    if isinstance(first, int) and isinstance(count, int) and 0 <= first <= MAX_EVENTS and 0 < count <= max(1, size):
+        return True
+    logger.warning("row %d of the journal cannot be read: its events are %.50r, from %.50r on", row, count, first)
+    return False
+
+
 def readable_batch(first: int, count: int, events: bytes) -> tuple[int, int, bytes]:
-    """First number, count and events of a batch, or of what stands in for one that cannot be read."""
+    """First number, count and events of a batch of the journal, or of what stands in for one that cannot be read."""
     try:
         if len(decode_events(events)) != count:
             raise ValueError("it is not whole")
@@ -167,7 +186,7 @@ def log_end(connection: sqlite3.Connection, key: int) -> int:
     """How many events the log of an ended run has."""
     query = "SELECT first + count FROM log WHERE run = ? ORDER BY first DESC LIMIT 1"
     row = connection.execute(query, (key,)).fetchone()
-    return 0 if row is None else int(row[0])
+    return 0 if row is None else count_of(row[0], "the end", f"the log of run {key}")
 
 
 class RawPart(msgspec.Struct, array_like=True, gc=False):
@@ -241,11 +260,11 @@ def compress(connection: sqlite3.Connection, run: RunId) -> list[Segment] | None
     for first, events_in_row, at, form, events in rows:
         try:
             parts += _raw_parts(first, at, form, events)
+            end = first + events_in_row
+            size += len(events)
         except UNREADABLE as error:
-            logger.warning("the log of run %s is not compacted: its row at event %d: %s", run, first, error)
+            logger.warning("the log of run %s is not compacted: its row at event %s: %s", run, first, error)
             return None
-        end = first + events_in_row
-        size += len(events)
         if size >= SEGMENT_BYTES:
             segments.append(_segment(parts, end))
             parts, size = [], 0

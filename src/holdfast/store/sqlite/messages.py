@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from holdfast.ids import NodeId, SessionId
 from holdfast.store.records import StoredMessage
 from holdfast.store.search_terms import casefold_text
-from holdfast.store.sqlite.rows import as_message
+from holdfast.store.sqlite.rows import as_message, head_of_session
+from holdfast.store.sqlite.scalars import MAX_TIME
 
 NewMessage = tuple[str | None, float, bytes]
 """The run that said it, when, and the message as JSON."""
@@ -19,14 +20,22 @@ def use_session(
     connection: sqlite3.Connection, session: SessionId, at: float, *, title: str = "", began: int = 0
 ) -> None:
     """Have a session, used now, in which so many runs begin. It takes the title if it has none."""
-    values = {"id": session, "at": at, "title": title, "folded": search_text(title, session), "began": began}
+    values = {
+        "id": session,
+        "at": at,
+        "title": title,
+        "folded": search_text(title, session),
+        "began": began,
+        "max_time": MAX_TIME,
+    }
     known = connection.execute(
         """
         UPDATE sessions SET
-            updated_at = max(updated_at, :at),
-            runs = runs + :began,
-            title = CASE title WHEN '' THEN :title ELSE title END,
-            folded = CASE title WHEN '' THEN :folded ELSE folded END
+            -- What is damaged is mended here: it is no number, or NULL where none may be.
+            updated_at = CASE WHEN updated_at BETWEEN :at AND :max_time THEN updated_at ELSE :at END,
+            runs = coalesce(runs, 0) + :began,
+            title = CASE coalesce(title, '') WHEN '' THEN :title ELSE title END,
+            folded = CASE coalesce(title, '') WHEN '' THEN :folded ELSE coalesce(folded, :folded) END
         WHERE id = :id
         """,
         values,
@@ -51,7 +60,7 @@ def search_text(title: str, session: SessionId) -> str:
 def session_head(connection: sqlite3.Connection, session: SessionId) -> NodeId | None:
     """A session's newest message."""
     row = connection.execute("SELECT head FROM sessions WHERE id = ?", (session,)).fetchone()
-    return NodeId(row[0]) if row is not None and row[0] is not None else None
+    return None if row is None else head_of_session(connection, session, row[0])
 
 
 def has_message(connection: sqlite3.Connection, node: NodeId) -> bool:
@@ -84,13 +93,13 @@ def read_path(connection: sqlite3.Connection, node: NodeId) -> list[StoredMessag
 
 def path_rows(connection: sqlite3.Connection, node: NodeId) -> list[tuple[int, str | None, bytes, float]]:
     """The rows (id, run, body, created_at) from the root to a node."""
-    # A message is always younger than its parent, so that the path is in the order of the ids.
+    # A message is always younger than its parent, so that the path is in the order of the ids, and has an end.
     return connection.execute(
         """
         WITH RECURSIVE up (id, parent) AS (
             SELECT id, parent FROM messages WHERE id = ?
             UNION ALL
-            SELECT messages.id, messages.parent FROM messages JOIN up ON messages.id = up.parent
+            SELECT messages.id, messages.parent FROM messages JOIN up ON messages.id = up.parent AND messages.id < up.id
         )
         SELECT messages.id, messages.run, messages.body, messages.created_at FROM up JOIN messages USING (id)
         ORDER BY messages.id

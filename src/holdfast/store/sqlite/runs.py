@@ -27,6 +27,7 @@ from holdfast.store.sqlite.log import compress, read_batches, replace_with_segme
 from holdfast.store.sqlite.messages import add_messages, has_message, session_head, use_session
 from holdfast.store.sqlite.readers import Readers
 from holdfast.store.sqlite.rows import SELECT_RUNS, RunResult, as_run, encode
+from holdfast.store.sqlite.scalars import MAX_NUMBER
 from holdfast.store.sqlite.writer import Writer
 
 RUNS_PER_DELETION: Final = 50
@@ -68,10 +69,8 @@ class SqliteRunLog:
                 title = make_title(record.input)
                 use_session(connection, record.session, record.created_at, title=title, began=1)
                 if record.surface == "responses":
-                    connection.execute(
-                        "INSERT INTO responses (run, used) SELECT ?, coalesce(max(used), 0) + 1 FROM responses",
-                        (number,),
-                    )
+                    used = last_use(connection) + 1
+                    connection.execute("INSERT INTO responses (run, used) VALUES (?, ?)", (number, used))
             self._writer.journal.begin(connection, record.id, number)
             return None
 
@@ -145,7 +144,8 @@ class SqliteRunLog:
 
     async def unkept_runs(self) -> list[RunId]:
         """Ephemeral runs that are still there, ended or not."""
-        query = "SELECT id FROM runs WHERE ephemeral ORDER BY key"
+        # The index has all that are not 0; what says neither yes nor no is not deleted.
+        query = "SELECT id FROM runs WHERE ephemeral AND ephemeral = 1 ORDER BY key"
         return await self._readers.run(lambda connection: [RunId(run) for (run,) in connection.execute(query)])
 
     async def read_log(self, run: RunId, after: EventNumber, limit: int) -> list[Batch]:
@@ -224,6 +224,12 @@ def delete_runs(connection: sqlite3.Connection, runs: Sequence[tuple[int, str]])
     connection.execute("DELETE FROM journal WHERE run IN (SELECT value FROM json_each(?))", (keys.decode(),))
 
 
+def last_use(connection: sqlite3.Connection) -> int:
+    """The use of a response that was counted last; what is no count is passed over."""
+    query = "SELECT coalesce(max(used), 0) FROM responses WHERE used BETWEEN 0 AND ?"
+    return int(connection.execute(query, (MAX_NUMBER,)).fetchone()[0])
+
+
 def _find_key(connection: sqlite3.Connection, key: str) -> Reserved | None:
     # A key whose run is gone is free again.
     row = connection.execute(
@@ -261,9 +267,15 @@ def _insert_run(connection: sqlite3.Connection, record: RunRecord, body: bytes) 
 
 def _save_messages(connection: sqlite3.Connection, run: RunId, ending: RunEnding, bodies: list[bytes]) -> NodeId | None:
     """Save a run's messages, given also as JSON, and move its session and conversation; the last of them."""
-    session, created_at, inputs, parent, rooted, ephemeral, conversation = connection.execute(
+    row = connection.execute(
         "SELECT session, created_at, inputs, parent, rooted, ephemeral, conversation FROM runs WHERE id = ?", (run,)
     ).fetchone()
+    session, created_at, inputs, parent, rooted, ephemeral, conversation = row
+    if not _is_sound(row):
+        # The same stands in what the run was asked.
+        asked = as_run(connection, connection.execute(f"{SELECT_RUNS} WHERE runs.id = ?", (run,)).fetchone())
+        session, created_at, inputs, parent = asked.session, asked.created_at, len(asked.input), asked.parent
+        rooted, ephemeral, conversation = asked.rooted, asked.ephemeral, asked.conversation
     if ephemeral:
         return None
     # The session may have been deleted while the run was going: it comes back, with this run alone.
@@ -285,6 +297,19 @@ def _save_messages(connection: sqlite3.Connection, run: RunId, ending: RunEnding
             (conversation, created_at, head, run),
         )
     return head
+
+
+def _is_sound(row: tuple[object, ...]) -> bool:
+    """Do the columns that say where a run's messages go hold what they should?"""
+    session, created_at, inputs, parent, rooted, ephemeral, conversation = row
+    return (
+        isinstance(session, str)
+        and isinstance(created_at, float)
+        and isinstance(inputs, int)
+        and isinstance(parent, int | None)
+        and isinstance(conversation, str | None)
+        and {rooted, ephemeral} <= {0, 1}
+    )
 
 
 def _conditions(chosen: RunFilter) -> tuple[str, dict[str, Any]]:
