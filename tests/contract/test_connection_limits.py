@@ -255,3 +255,44 @@ def test_without_a_number_there_is_a_descriptor_for_the_model_of_every_client() 
     limit = ConnectionLimits.of(ServerSettings()).max_connections
     assert 0 < 2 * limit < files
     assert ConnectionLimits.of(ServerSettings(max_connections=7)).max_connections == 7
+
+
+def told(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What the log says, of whatever is not a run's."""
+    return [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+
+
+@both
+async def test_a_flood_of_refusals_does_not_fill_the_log(
+    lends: bool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S7.d, S7.f: the first of a kind is a line, those that follow are a number once in a while, the last ones too."""
+    monkeypatch.setattr("holdfast.serving.refusals.TELL_SECONDS", 0.3)
+    first = "refused a connection from 127.0.0.1: "
+    large = f"431 head_too_large: The request's head is over the limit of {MAX_HEAD_BYTES} bytes."
+    async with serving(lends=lends, server=ServerSettings(max_connections=1)) as world:
+
+        async def flood(*requests: bytes) -> None:
+            for request in requests:
+                async with connected(world) as wire:
+                    wire.write(request)
+                    await wire.rest()
+
+        await flood(LARGE["one header"])
+        assert told(caplog) == [first + large]
+        await flood(*([LARGE["one header"]] * 20), b"no HTTP\r\n\r\n", b"no HTTP\r\n\r\n")
+        async with asyncio.timeout(5):
+            while len(told(caplog)) < 4:
+                await asyncio.sleep(0.01)
+        assert [line.partition(" The request")[0] for line in told(caplog)[1:]] == [
+            f"{first}400 malformed_http:",
+            "refused again, 20 times: 431 head_too_large",
+            "refused again, 1 times: 400 malformed_http",
+        ]
+        # Nothing for a while: the next one is the first again, and what came last is told when the server ends.
+        await asyncio.sleep(0.7)
+        caplog.clear()
+        async with connected(world):
+            await flood(*([HEAD.replace(b"/health", b"/v1/runs") + b"\r\n"] * 5))
+        assert [line.partition(" The server")[0] for line in told(caplog)] == [f"{first}503 too_many_connections:"]
+    assert told(caplog)[1:] == ["refused again, 4 times: 503 too_many_connections"]

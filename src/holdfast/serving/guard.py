@@ -21,6 +21,7 @@ from holdfast.api.middleware.keys import OPEN_PATHS
 from holdfast.api.problems import Problem
 from holdfast.config import ServerSettings
 from holdfast.serving.handshakes import find_handshake_problem
+from holdfast.serving.refusals import RefusalLog
 
 MAX_HEAD_BYTES: Final = 65_536
 MIN_PROGRESS_BYTES: Final = 1_000
@@ -93,14 +94,25 @@ def allow_more_files() -> None:
 class GuardedConnection(HttpToolsProtocol):
     """One connection of the server, watched until its requests have come."""
 
-    __slots__ = ("_body_bytes", "_fed_bytes", "_limits", "_part", "_seen_bytes", "_spare", "_timer", "refusal")
+    __slots__ = (
+        "_body_bytes",
+        "_fed_bytes",
+        "_limits",
+        "_part",
+        "_refusals",
+        "_seen_bytes",
+        "_spare",
+        "_timer",
+        "refusal",
+    )
     """Beside the attributes that it inherits: one more among those would make Python keep them in a larger way."""
 
-    def __init__(self, *arguments: Any, limits: ConnectionLimits, **named: Any) -> None:
+    def __init__(self, *arguments: Any, limits: ConnectionLimits, refusals: RefusalLog, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self.refusal: Problem | None = None
         """Why nothing more is taken from this client."""
         self._limits = limits
+        self._refusals = refusals
         self._part = "idle"
         """What of a request is awaited: `idle` (its first byte), `head`, `body`."""
         self._fed_bytes = 0
@@ -261,6 +273,7 @@ class GuardedConnection(HttpToolsProtocol):
     def _turn_away(self) -> None:
         """At once, and without waiting for what was to be asked: there is no room for that either."""
         self.refusal = _FULL
+        self._refusals.note(_FULL, self.client)
         self.transport.write(make_refusal(_FULL))
         self.transport.close()
 
@@ -273,6 +286,7 @@ class GuardedConnection(HttpToolsProtocol):
         if self.refusal is not None:
             return
         self.refusal = problem
+        self._refusals.note(problem, self.client)
         self._fed_bytes = 0
         if self._is_answering:
             if self._part != "body" or self.pipeline or self.cycle.response_started:

@@ -21,6 +21,7 @@ from uvicorn.server import ServerState
 from holdfast.config import ServerSettings
 from holdfast.serving.guard import ConnectionLimits, GuardedConnection
 from holdfast.serving.lending import LendingConnection, find_missing_parts
+from holdfast.serving.refusals import RefusalLog, silence_uvicorn
 
 KEEP_ALIVE_SECONDS: Final = 75
 """Longer than the 60 s after which common proxies drop a silent connection: they should be the ones to close it."""
@@ -36,7 +37,8 @@ class HttpServer(uvicorn.Server):
     """uvicorn, with its signals taken care of outside and a word when it is ready."""
 
     def __init__(self, app: ASGIApp, settings: ServerSettings) -> None:
-        super().__init__(_make_config(app, _choose_connection(), settings))
+        self._refusals = RefusalLog()
+        super().__init__(_make_config(app, _choose_connection(), settings, self._refusals))
         self.ready = asyncio.Event()
 
     @contextlib.contextmanager
@@ -52,6 +54,7 @@ class HttpServer(uvicorn.Server):
             await super().shutdown(sockets)
         finally:
             timer.cancel()
+            self._refusals.close()
 
     def _break_off(self) -> None:
         for connection in list(self.server_state.connections):
@@ -75,7 +78,8 @@ async def listening(app: ASGIApp, *, lends: bool = True, settings: ServerSetting
     With `lends=False` over uvicorn's own connections. Gives the address.
     """
     kind = LendingConnection if lends else GuardedConnection
-    config, state = _make_config(app, kind, settings or ServerSettings()), ServerState()
+    refusals, state = RefusalLog(), ServerState()
+    config = _make_config(app, kind, settings or ServerSettings(), refusals)
     config.load()
     listener = await asyncio.get_running_loop().create_server(
         lambda: config.http_protocol_class(config=config, server_state=state, app_state={}),  # type: ignore[call-arg]
@@ -90,6 +94,7 @@ async def listening(app: ASGIApp, *, lends: bool = True, settings: ServerSetting
             connection.shutdown()
         if state.tasks:
             await asyncio.wait(state.tasks, timeout=CLOSE_SECONDS)
+        refusals.close()
 
 
 def _choose_connection() -> type[GuardedConnection]:
@@ -106,11 +111,14 @@ def _choose_connection() -> type[GuardedConnection]:
     return GuardedConnection
 
 
-def _make_config(app: ASGIApp, connection: type[GuardedConnection], settings: ServerSettings) -> uvicorn.Config:
+def _make_config(
+    app: ASGIApp, connection: type[GuardedConnection], settings: ServerSettings, refusals: RefusalLog
+) -> uvicorn.Config:
+    silence_uvicorn()
     return uvicorn.Config(
         app,
         interface="asgi3",
-        http=partial(connection, limits=ConnectionLimits.of(settings)),  # type: ignore[arg-type]
+        http=partial(connection, limits=ConnectionLimits.of(settings), refusals=refusals),  # type: ignore[arg-type]
         ws_max_size=settings.max_body_bytes + WEBSOCKET_BYTES,
         ws="websockets-sansio",
         # The server's parts are opened and closed around this; the app has no life cycle of its own.
