@@ -19,6 +19,7 @@ VOCABULARY = {
     "sse",
     "clock",
     "signals",
+    "aside",
     "config",
     "settings",
     "__init__",

@@ -16,6 +16,7 @@ from holdfast.agents.cuts import NOT_CARRIED_OUT, cut_deltas, cut_turn, drop_cal
 from holdfast.agents.pairing import pair_results
 from holdfast.agents.port import RunHandle
 from holdfast.agents.request import RunRequest, with_defaults
+from holdfast.aside import is_many, run_aside
 from holdfast.clock import Clock
 from holdfast.config import AgentSettings, LimitSettings
 from holdfast.errors import ToolError, UpstreamError
@@ -67,6 +68,7 @@ class Loop:
         "_ended",
         "_fold",
         "_has_text",
+        "_history",
         "_max_output_bytes",
         "_messages",
         "_output_bytes",
@@ -79,7 +81,9 @@ class Loop:
         self._agent = agent
         self._request = request
         self._run = run
-        self._messages = note_cuts(pair_results(history, request.input))
+        self._history = history
+        self._messages: list[Message] = []
+        """What the model is shown, once it is put together."""
         self._client_tools = {tool.name for tool in request.client_tools}
         self._tool_calls = 0
         self._fold = TurnFold()
@@ -93,6 +97,8 @@ class Loop:
         """Turn after turn, to the outcome."""
         max_turns = self._request.max_turns or self._agent.settings.max_turns
         turn = 0
+        history, given = self._history, self._request.input
+        self._messages = await run_aside(is_many(history) or is_many(given), _put_together, history, given)
         if missing := await self._missing_tools():
             self._say(*(Warned(message=problem) for problem in missing))
         while self._ended is None:
@@ -292,6 +298,10 @@ class Loop:
                 call_id=call.id, name=call.name, output=output, failed=failed, seconds=seconds, executed=executed
             )
         )
+
+
+def _put_together(history: Sequence[Message], given: Sequence[Message]) -> list[Message]:
+    return note_cuts(pair_results(history, given))
 
 
 def _parse_arguments(arguments: str) -> dict[str, Any]:

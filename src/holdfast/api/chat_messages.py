@@ -6,7 +6,7 @@ completions, responses (for tools) and the runs API; `chat_history` writes them 
 
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -26,6 +26,11 @@ from holdfast.messages import (
     UserMessage,
     UserPart,
 )
+
+MAX_MESSAGES: Final = 20_000
+"""In one request; more have a store to be kept in."""
+MAX_TOOLS: Final = 1_024
+"""In one request. OpenAI takes 128, and no model can choose among so many."""
 
 
 class ChatConversation(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,6 +61,7 @@ def parse_conversation(raw: Any, at: str = "messages") -> ChatConversation:
         raise _malformed(at, "must be an array of messages")
     if not raw:
         raise RequestError(f"{at} is empty; it needs at least one user message.", param=at, code="empty_array")
+    refuse_too_many(raw, at, MAX_MESSAGES, "messages")
     parsed = [_parse_message(message, f"{at}[{place}]") for place, message in enumerate(raw)]
     system = "\n\n".join(message.text for message in parsed if isinstance(message, SystemMessage) and message.text)
     places = [place for place, message in enumerate(parsed) if not isinstance(message, SystemMessage)]
@@ -84,12 +90,25 @@ def parse_history(raw: Any, at: str) -> ChatHistory:
     """
     if not isinstance(raw, list):
         raise _malformed(at, "must be an array of messages")
+    refuse_too_many(raw, at, MAX_MESSAGES, "messages")
     for place, message in enumerate(raw):
         if not isinstance(message, dict) or not {"role", "content"} <= message.keys():
             raise _malformed(f"{at}[{place}]", "must have a role and content")
     parsed = [_parse_message(message, f"{at}[{place}]") for place, message in enumerate(raw)]
     system = "\n\n".join(message.text for message in parsed if isinstance(message, SystemMessage) and message.text)
     return ChatHistory(system=system, messages=tuple(m for m in parsed if not isinstance(m, SystemMessage)))
+
+
+def refuse_too_many(given: Sequence[Any], at: str, limit: int, what: str) -> None:
+    """S7: what is gone through one by one has a bound.
+
+    Raises:
+        RequestError: there are more; param says of what.
+    """
+    if len(given) > limit:
+        raise RequestError(
+            f"{at} has {len(given):,} {what}; {limit:,} at most are taken.", param=at, code="too_many_items"
+        )
 
 
 def refuse_empty(message: Message, at: str) -> None:
@@ -266,6 +285,7 @@ def parse_tools(raw: Any, at: str = "tools") -> tuple[ToolSpec, ...]:
         return ()
     if not isinstance(raw, list):
         raise _malformed(at, "must be a list of tools")
+    refuse_too_many(raw, at, MAX_TOOLS, "tools")
     specs: dict[str, ToolSpec] = {}
     for place, tool in enumerate(raw):
         spec = _parse_tool(tool, f"{at}[{place}]")

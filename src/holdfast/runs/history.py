@@ -9,6 +9,7 @@ from typing import Final
 import msgspec
 
 from holdfast.agents.request import RunRequest
+from holdfast.aside import is_many, run_aside
 from holdfast.ids import CallId, NodeId
 from holdfast.messages import AssistantMessage, Message, SystemMessage, ToolCall, ToolMessage
 from holdfast.store.port import Store
@@ -34,8 +35,13 @@ async def read_said(store: Store, node: NodeId | None) -> list[Message]:
     Raises:
         StoreUnavailableError: it cannot be read now.
     """
-    path = [] if node is None else mend_results(await store.path(node))
-    return [stored.message for stored in path if not stored.unreadable and _is_said(stored.message)]
+    path = [] if node is None else await store.path(node)
+    return await run_aside(is_many(path), _said_in, path)
+
+
+def _said_in(path: Sequence[StoredMessage]) -> list[Message]:
+    mended = mend_results(path)
+    return [stored.message for stored in mended if not stored.unreadable and _is_said(stored.message)]
 
 
 def mend_results(path: Sequence[StoredMessage]) -> list[StoredMessage]:

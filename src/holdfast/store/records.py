@@ -14,6 +14,7 @@ PREVIEW_CHARACTERS: Final = 500
 """How much of its answer a run's record shows."""
 TITLE_CHARACTERS: Final = 60
 """How much of its first question a session is named by."""
+_TITLE_LOOKED_AT: Final = 1_000
 
 
 class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,8 +102,9 @@ class SessionRecord(msgspec.Struct, frozen=True, kw_only=True):
 def make_title(messages: Sequence[Message]) -> str:
     """A session's name until a person gives it one: how its first question begins."""
     for message in messages:
-        if isinstance(message, UserMessage) and (text := " ".join(message.text.split())):
-            return text[:TITLE_CHARACTERS]
+        # Its beginning: millions of words would take their time.
+        if isinstance(message, UserMessage) and (begun := message.text.lstrip()[:_TITLE_LOOKED_AT].split()):
+            return " ".join(begun)[:TITLE_CHARACTERS]
     return ""
 
 

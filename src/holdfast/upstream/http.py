@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from holdfast import __version__
+from holdfast.aside import are_many, is_many, run_aside
 from holdfast.config import StreamSettings
 from holdfast.errors import (
     ConfigError,
@@ -28,6 +29,7 @@ from holdfast.errors import (
     UpstreamError,
 )
 from holdfast.events import Delta, UpstreamRetried
+from holdfast.messages import AssistantMessage, UserMessage
 from holdfast.sinks import DeltaSink, send
 from holdfast.upstream.port import ModelCall
 from holdfast.upstream.protocols.codec import Codec
@@ -45,8 +47,6 @@ from holdfast.upstream.transport.port import (
 from holdfast.upstream.transport.watchdog import Watchdog, late_timeout_at
 
 MAX_ERROR_BYTES: Final = 64 * 1024
-MANY_MESSAGES: Final = 500
-"""A conversation of so many messages is written down on another thread."""
 MAX_RESPONSE_BYTES: Final = 64 * 1024 * 1024
 
 _LOST: Final = (TransportError, UpstreamError)
@@ -183,7 +183,7 @@ class HttpUpstream:
         """Post the call; what is returned is 2xx, everything else is raised with its connection given back or cut."""
         encode = partial(self._codec.encode_request, call, stream=stream)
         # A long conversation takes its time to write down, and others' tokens are not to wait for it.
-        body = encode() if len(call.messages) < MANY_MESSAGES else await asyncio.to_thread(encode)
+        body = await run_aside(is_many(call.messages) or is_many(call.tools) or _has_many_parts(call), encode)
         post = self._post_streamed if stream else self._post_plain
         try:
             async with late_timeout_at(deadline) as patience:
@@ -287,6 +287,10 @@ class HttpUpstream:
             response.release()
         else:
             response.cut()
+
+
+def _has_many_parts(call: ModelCall) -> bool:
+    return are_many(said.parts for said in call.messages if isinstance(said, UserMessage | AssistantMessage))
 
 
 def _content_type(response: TransportResponse) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from holdfast.api.chat_messages import ChatConversation
+from holdfast.aside import is_many, run_aside
 from holdfast.ids import CallId, NodeId, RunId, SessionId
 from holdfast.messages import AssistantMessage, Message, ToolMessage
 from holdfast.outcomes import RequiresAction
@@ -43,9 +44,14 @@ async def restore_history(store: Store, continued: RunRecord, conversation: Chat
         StoreUnavailableError: that record cannot be read now.
     """
     assert continued.head is not None
-    by_call = _added_by_call(mend_results(await store.path(NodeId(continued.head))))
+    path = await store.path(NodeId(continued.head))
+    return await run_aside(is_many(path) or is_many(conversation.history), _restore, path, conversation.history)
+
+
+def _restore(path: Sequence[StoredMessage], history: Sequence[Message]) -> tuple[Message, ...]:
+    by_call = _added_by_call(mend_results(path))
     restored: list[Message] = []
-    for message in conversation.history:
+    for message in history:
         calls = message.tool_calls if isinstance(message, AssistantMessage) else ()
         added = next((by_call[call.id] for call in calls if call.id in by_call), None)
         restored += [message] if added is None else added

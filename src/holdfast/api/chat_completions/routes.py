@@ -17,7 +17,7 @@ from holdfast.api.chat_completions.schema import ChatBody, ChatRequest, parse_ch
 from holdfast.api.chat_completions.upload import FORM, parse_upload
 from holdfast.api.extras import name_model
 from holdfast.api.failures import error_body
-from holdfast.api.requests.body import read_body, read_object
+from holdfast.api.requests.body import read_body, read_parsed
 from holdfast.api.requests.headers import add_warnings, header_text, header_value
 from holdfast.api.requests.idempotency import fingerprint_request
 from holdfast.api.requests.options import warn_of_left_out
@@ -47,8 +47,7 @@ async def create_chat_completion(request: Request) -> Response:
     client's to carry out.
     """
     service = service_of(request)
-    body = await _read(service, request)
-    chat = parse_chat_request(body)
+    body, chat = await _read(service, request)
     session = named_session(service, request, chat.session_id)
     memory = session_key(service, request)
     wanted, warning = await _make_request(service, request, chat, session, memory)
@@ -62,11 +61,12 @@ async def create_chat_completion(request: Request) -> Response:
     return await _answer(service, request, started, headers)
 
 
-async def _read(service: Service, request: Request) -> dict[str, Any]:
+async def _read(service: Service, request: Request) -> tuple[dict[str, Any], ChatRequest]:
     content_type = header_text(request, "content-type") or ""
     if service.dialect.uploads and content_type.lower().startswith(FORM):
-        return parse_upload(content_type, await read_body(request))
-    return await read_object(request)
+        body = parse_upload(content_type, await read_body(request))
+        return body, parse_chat_request(body)
+    return await read_parsed(request, parse_chat_request)
 
 
 async def _make_request(

@@ -17,7 +17,7 @@ from holdfast.api.answers import json_answer
 from holdfast.api.conversations.schema import AddItems, CreateConversation, UpdateConversation
 from holdfast.api.items.echo import style_of
 from holdfast.api.items.encrypted_content import ENCRYPTED_REASONING
-from holdfast.api.items.input import parse_items
+from holdfast.api.items.input import is_long_input, parse_items
 from holdfast.api.items.items import Item, ItemNames, ItemStyle, parse_item_id
 from holdfast.api.items.references import resolve_references
 from holdfast.api.items.said import Named, items_of, take_call_out, take_out
@@ -27,8 +27,9 @@ from holdfast.api.requests.paging import MAX_ITEMS, PageRequest, cut_page, parse
 from holdfast.api.requests.targets import conversation_session
 from holdfast.api.routing import ApiRoute
 from holdfast.api.service import Service, service_of
+from holdfast.aside import is_many, run_aside
 from holdfast.errors import NotFoundError, RequestError
-from holdfast.messages import AssistantMessage, ToolMessage
+from holdfast.messages import AssistantMessage, Message, ToolMessage
 from holdfast.runs.history import mend_results
 from holdfast.store.records import ConversationRecord, StoredMessage
 
@@ -42,7 +43,7 @@ async def create_conversation(request: Request) -> Response:
     # A client that has nothing to say may send no body at all.
     body = convert(await parse_object(raw) if raw else {}, CreateConversation)
     name = f"conv_{secrets.token_hex(16)}"
-    messages = parse_items(await resolve_references(service, body.items or [], "items"), "items")
+    messages = await _parse(service, body.items or [])
     record = ConversationRecord(
         name=name, created_at=service.clock.now(), metadata=_check_metadata(body.metadata or {}), kept=True
     )
@@ -91,12 +92,17 @@ async def add_items(request: Request) -> Response:
     service = service_of(request)
     body = convert(await read_object(request), AddItems)
     record = await _find(service, request)
-    messages = parse_items(await resolve_references(service, body.items, "items"), "items")
+    messages = await _parse(service, body.items)
     session = conversation_session(record.name)
     _check_idle(service, record)
     added = await service.store.add_messages(record.name, session, messages)
-    items = items_of(_named(added), await _style(service, request, record))
+    items = await run_aside(is_many(added), items_of, _named(added), await _style(service, request, record))
     return json_answer(cut_page(items, PageRequest(limit=max(MAX_ITEMS, len(items)), order="asc")))
+
+
+async def _parse(service: Service, given: list[Any]) -> list[Message]:
+    items = await resolve_references(service, given, "items")
+    return await run_aside(is_long_input(items), parse_items, items, "items")
 
 
 async def get_item(request: Request) -> Response:
@@ -142,7 +148,8 @@ async def _find_item(
     name = request.path_params["item_id"]
     place = parse_item_id(name)
     path = await _path(service, record) if place is not None else []
-    for item in items_of(_named(path), await _style(service, request, record)):
+    style = await _style(service, request, record)
+    for item in await run_aside(is_many(path), items_of, _named(path), style):
         if place is not None and item["id"] == name:
             end = next(number for number, stored in enumerate(path) if stored.id == place.of)
             return path[: end + 1], item
@@ -150,7 +157,10 @@ async def _find_item(
 
 
 async def _path(service: Service, record: ConversationRecord) -> list[StoredMessage]:
-    return mend_results(await service.store.path(record.head)) if record.head is not None else []
+    if record.head is None:
+        return []
+    path = await service.store.path(record.head)
+    return await run_aside(is_many(path), mend_results, path)
 
 
 def _named(path: list[StoredMessage]) -> list[Named]:

@@ -15,6 +15,7 @@ from holdfast.api.chat_messages import parse_user_content, unsupported_part
 from holdfast.api.items.encrypted_content import SealedSummary, open_call, open_reasoning, unseal
 from holdfast.api.items.foreign import is_foreign, note_of
 from holdfast.api.items.items import CUT_CALL, OWN_LABEL, custom_arguments, join_tool
+from holdfast.aside import are_many, is_many
 from holdfast.errors import RequestError
 from holdfast.ids import CallId, make_call_id
 from holdfast.messages import (
@@ -39,6 +40,15 @@ class ParsedInput(msgspec.Struct, frozen=True, kw_only=True):
     messages: tuple[Message, ...]
     system: str = ""
     """System and developer messages, joined."""
+
+
+def is_long_input(given: Any) -> bool:
+    """Are there so many items, or parts of items, that they are better read on another thread?"""
+    if not isinstance(given, list):
+        return False
+    return is_many(given) or are_many(
+        field for item in given if isinstance(item, dict) for field in item.values() if isinstance(field, list)
+    )
 
 
 def parse_input(given: Any) -> ParsedInput:

@@ -3,16 +3,18 @@
 from collections.abc import Sequence
 from typing import Any
 
+from holdfast.api.chat_messages import MAX_MESSAGES, refuse_too_many
 from holdfast.api.items.echo import parse_echo, style_of
 from holdfast.api.items.fold import ResponseFold
-from holdfast.api.items.items import Item, ItemNames, ItemPlace, parse_item_id
+from holdfast.api.items.items import Item, ItemNames, ItemPlace, ItemStyle, parse_item_id
 from holdfast.api.items.said import items_of
 from holdfast.api.service import Service
+from holdfast.aside import is_many, run_aside
 from holdfast.errors import NotFoundError
 from holdfast.messages import Message, SystemMessage
 from holdfast.runs.history import mend_results
 from holdfast.runs.log.reading import fold_log
-from holdfast.store.records import RunRecord
+from holdfast.store.records import RunRecord, StoredMessage
 
 
 def input_items(record: RunRecord, *, sealed: bool) -> list[Item]:
@@ -28,9 +30,11 @@ async def resolve_references(service: Service, given: Any, at: str = "input") ->
 
     Raises:
         NotFoundError: one points nowhere; param says which.
+        RequestError: there are too many.
     """
     if not isinstance(given, list):
         return given
+    refuse_too_many(given, at, MAX_MESSAGES, "items")
     resolved: list[Any] = []
     for number, item in enumerate(given):
         if isinstance(item, dict) and _is_reference(item):
@@ -57,12 +61,16 @@ async def _find_item(service: Service, name: str, at: str) -> Item:
 async def _items_beside(service: Service, place: ItemPlace) -> list[Item]:
     """The items of the run or the message that an item belongs to."""
     if isinstance(place.of, int):
-        path = mend_results(await service.store.path(place.of))
-        return items_of([(stored.message, ItemNames(stored.id)) for stored in path], service.item_style(sealed=True))
+        path = await service.store.path(place.of)
+        return await run_aside(is_many(path), _items_on, path, service.item_style(sealed=True))
     view = await service.supervisor.find(place.of) if await service.store.use_response(place.of) else None
     if view is None:
         return []
     if place.is_input:
-        return input_items(view.record, sealed=True)
+        return await run_aside(is_many(view.record.input), input_items, view.record, sealed=True)
     fold = ResponseFold(place.of, style_of(view.record, sealed=True))
     return (await fold_log(service.store, place.of, fold)).render()
+
+
+def _items_on(path: Sequence[StoredMessage], style: ItemStyle) -> list[Item]:
+    return items_of([(stored.message, ItemNames(stored.id)) for stored in mend_results(path)], style)

@@ -5,6 +5,7 @@ Turns every way in which that can go wrong into a RequestError that names what i
 
 import asyncio
 import re
+from collections.abc import Callable
 from itertools import chain
 from typing import Any, Final, TypeVar
 
@@ -14,6 +15,7 @@ from starlette.requests import Request
 from holdfast.api.requests.headers import header_number, headers_of
 from holdfast.api.service import service_of
 from holdfast.api.streams.disconnect import ClientLeftError
+from holdfast.aside import run_aside
 from holdfast.errors import RequestError
 
 T = TypeVar("T")
@@ -26,8 +28,10 @@ sending, gets to see the answer instead of a reset."""
 
 MAX_DEPTH: Final = 100
 """What is nested deeper than this could be read and not written again."""
-MAX_VALUES: Final = 500_000
+MAX_VALUES: Final = 300_000
 """A body within the limit of bytes could hold millions of numbers, lists and objects; reading them takes seconds."""
+MANY_VALUES: Final = 10_000
+"""A body that may have so many is read on another thread."""
 MAX_DIGITS: Final = 1_000
 """In one number; what a number of many digits costs grows with their square."""
 _DIGITS: Final = bytes.maketrans(b"123456789", b"0" * 9)
@@ -97,16 +101,43 @@ async def read_object(request: Request) -> dict[str, Any]:
     return await parse_object(await read_body(request))
 
 
+async def read_parsed(request: Request, parse: Callable[[dict[str, Any]], T]) -> tuple[dict[str, Any], T]:
+    """The body as a JSON object, and what it means; of a large one both are found out on another thread.
+
+    Raises:
+        RequestError: as `read_object` and `parse` do.
+    """
+    return await parse_body(await read_body(request), parse)
+
+
 async def parse_object(body: bytes) -> dict[str, Any]:
     """Bytes as a JSON object.
 
     Raises:
         RequestError: they are not one, or one that is too much to read.
     """
+    return (await parse_body(body, lambda _: None))[0]
+
+
+async def parse_body(body: bytes, parse: Callable[[dict[str, Any]], T]) -> tuple[dict[str, Any], T]:
+    """Bytes as a JSON object, and what it means.
+
+    Raises:
+        RequestError: they are not one, or one that is too much to read; or as `parse` does.
+    """
     # Nothing has more values than these, whatever stands in its strings; nearly every body is let through here.
     most = body.count(b",") + body.count(b"[") + body.count(b"{")
     if most > MAX_VALUES or (len(body) > MAX_DIGITS and b"0" * MAX_DIGITS in body.translate(_DIGITS)):
         await asyncio.to_thread(_check_values, body)
+
+    def read() -> tuple[dict[str, Any], T]:
+        parsed = _decode_object(body, may_be_deep=most > MAX_DEPTH)
+        return parsed, parse(parsed)
+
+    return await run_aside(most >= MANY_VALUES, read)
+
+
+def _decode_object(body: bytes, *, may_be_deep: bool) -> dict[str, Any]:
     try:
         parsed = _decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -115,7 +146,7 @@ async def parse_object(body: bytes) -> dict[str, Any]:
         raise RequestError("Invalid JSON in the request body: it is nested too deeply.", code="invalid_json") from None
     if not isinstance(parsed, dict):
         raise RequestError("The request body must be a JSON object.", code="invalid_body")
-    if most > MAX_DEPTH and _is_deeper(parsed, MAX_DEPTH):
+    if may_be_deep and _is_deeper(parsed, MAX_DEPTH):
         raise RequestError(f"The request body is nested more than {MAX_DEPTH} levels deep.", code="invalid_body")
     return parsed
 
@@ -127,7 +158,10 @@ def _check_values(body: bytes) -> None:
         count += _count_values(body[start:end])
         start = onward
         if count > MAX_VALUES:
-            raise RequestError(f"The request body has over {MAX_VALUES:,} values.", code="invalid_body")
+            raise RequestError(
+                f"The request body has over {MAX_VALUES:,} values (numbers, texts, lists, objects); send fewer.",
+                code="invalid_body",
+            )
 
 
 def _count_values(piece: bytes) -> int:

@@ -3,6 +3,8 @@
 Decides the session, the message that the input follows, and what is carried forward. Sits on the service.
 """
 
+from collections.abc import Sequence
+
 import msgspec
 from starlette.requests import HTTPConnection
 
@@ -13,9 +15,11 @@ from holdfast.api.requests.targets import conversation_session, find_response, n
 from holdfast.api.responses.lookup import find_view
 from holdfast.api.responses.schema import Wanted
 from holdfast.api.service import Service
+from holdfast.aside import is_many, run_aside
 from holdfast.errors import RequestError
 from holdfast.ids import CallId, NodeId, SessionId, make_session_id, response_id
 from holdfast.messages import AssistantMessage, SystemMessage
+from holdfast.store.records import StoredMessage
 
 
 class Position(msgspec.Struct, frozen=True, kw_only=True):
@@ -140,6 +144,11 @@ async def _read_path(service: Service, head: NodeId | None) -> tuple[frozenset[C
     """The calls of a stored conversation, and the system messages in it."""
     if head is None:
         return frozenset(), ""
-    messages = [stored.message for stored in await service.store.path(head)]
+    path = await service.store.path(head)
+    return await run_aside(is_many(path), _look_through, path)
+
+
+def _look_through(path: Sequence[StoredMessage]) -> tuple[frozenset[CallId], str]:
+    messages = [stored.message for stored in path]
     calls = (call.id for said in messages if isinstance(said, AssistantMessage) for call in said.tool_calls)
     return frozenset(calls), join_texts(*(said.text for said in messages if isinstance(said, SystemMessage)))

@@ -25,6 +25,7 @@ from holdfast.api.responses.lookup import find_view
 from holdfast.api.responses.response_object import render_usage
 from holdfast.api.service import Service, service_of
 from holdfast.api.streams.event_stream import await_end
+from holdfast.aside import is_many, run_aside
 from holdfast.errors import RequestError
 from holdfast.ids import make_run_id, make_session_id, response_id
 from holdfast.messages import Message, UserMessage, user_says
@@ -78,7 +79,8 @@ async def compact_response(request: Request) -> Response:
         why = outcome_message(transcript.outcome) if transcript.outcome is not None else "It did not end."
         raise RequestError(f"The conversation could not be summarised: {why}", status=502, code="compaction_failed")
     names = ItemNames(run)
-    output = items_of([(said, names) for said in messages if _is_kept(said)], service.item_style(sealed=False))
+    kept = [(said, names) for said in messages if _is_kept(said)]
+    output = await run_aside(is_many(kept), items_of, kept, service.item_style(sealed=False))
     summary = seal(SealedSummary(text=transcript.text.strip()))
     output.append({"id": f"cmp_{run.removeprefix('run_')}", "type": "compaction", "encrypted_content": summary})
     compacted = {
@@ -110,6 +112,7 @@ async def _read_messages(service: Service, body: CompactResponse) -> tuple[Messa
             param="input",
             code="missing_required_parameter",
         )
+    is_much = is_many(before) or is_many(given)
     if not before:
-        check_calls(given, frozenset())
-    return tuple(pair_results(before, given))
+        await run_aside(is_much, check_calls, given, frozenset())
+    return tuple(await run_aside(is_much, pair_results, before, given))

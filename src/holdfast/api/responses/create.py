@@ -9,7 +9,7 @@ from holdfast.agents.request import RunRequest, with_defaults
 from holdfast.api.chat_messages import refuse_empty
 from holdfast.api.items.echo import ResponseEcho
 from holdfast.api.items.encrypted_content import ENCRYPTED_REASONING
-from holdfast.api.items.input import ParsedInput, check_calls, parse_input
+from holdfast.api.items.input import ParsedInput, check_calls, is_long_input, parse_input
 from holdfast.api.items.references import resolve_references
 from holdfast.api.requests.options import warn_of_left_out
 from holdfast.api.requests.targets import (
@@ -24,6 +24,7 @@ from holdfast.api.responses.chain import Position, find_position, join_texts
 from holdfast.api.responses.parameters import repeat_parameters
 from holdfast.api.responses.schema import Wanted
 from holdfast.api.service import Service
+from holdfast.aside import is_many, run_aside
 from holdfast.errors import RequestError
 from holdfast.ids import make_run_id
 from holdfast.messages import AssistantMessage
@@ -44,6 +45,10 @@ async def read_input(service: Service, given: Any) -> ParsedInput:
             "input is missing: send a string or an array of items.", param="input", code="missing_required_parameter"
         )
     items = await resolve_references(service, given)
+    return await run_aside(is_long_input(items), _parse_checked, items)
+
+
+def _parse_checked(items: Any) -> ParsedInput:
     parsed = parse_input(items)
     if all(isinstance(message, AssistantMessage) and not message.parts for message in parsed.messages):
         raise RequestError("input is empty: it needs at least one message.", param="input", code="empty_input")
@@ -71,7 +76,7 @@ async def make_request(service: Service, connection: HTTPConnection, wanted: Wan
     parsed = await read_input(service, wanted.body.input)
     position = await find_position(service, connection, wanted)
     if position.calls is not None:
-        check_calls(parsed.messages, position.calls)
+        await run_aside(is_many(parsed.messages), check_calls, parsed.messages, position.calls)
     if wanted.body.truncation == "auto":
         kept = tuple(trim(list(parsed.messages), TRUNCATED_MESSAGES))
         parsed = msgspec.structs.replace(parsed, messages=kept)

@@ -8,7 +8,7 @@ from holdfast.api.answers import json_answer
 from holdfast.api.failures import error_body, problem_of_outcome
 from holdfast.api.items.encrypted_content import ENCRYPTED_REASONING
 from holdfast.api.items.references import input_items
-from holdfast.api.requests.body import read_object
+from holdfast.api.requests.body import read_parsed
 from holdfast.api.requests.headers import add_warnings, header_value
 from holdfast.api.requests.idempotency import fingerprint_request
 from holdfast.api.requests.paging import cut_page, parse_page
@@ -24,6 +24,7 @@ from holdfast.api.responses.socket import serve_socket
 from holdfast.api.routing import ApiRoute
 from holdfast.api.service import Service, service_of
 from holdfast.api.streams.event_stream import EventStream, await_end
+from holdfast.aside import is_many, run_aside
 from holdfast.errors import RequestError
 from holdfast.ids import response_id
 from holdfast.runs.log.subscription import Subscription
@@ -37,8 +38,7 @@ TAG = "responses"
 async def create_response(request: Request) -> Response:
     """Run the agent and answer with a response: whole, streamed, or in the background."""
     service = service_of(request)
-    raw = await read_object(request)
-    wanted = parse_create(raw)
+    raw, wanted = await read_parsed(request, parse_create)
     run_request = await make_request(service, request, wanted)
     # A session that nobody named is new with every request, and so is no part of what makes two requests the same.
     named = "" if not run_request.stored_history else run_request.session
@@ -147,7 +147,8 @@ async def list_input_items(request: Request) -> Response:
         *request.query_params.getlist("include"),
         *request.query_params.getlist("include[]"),
     )
-    return json_answer(cut_page(input_items(record, sealed=sealed), page))
+    items = await run_aside(is_many(record.input), input_items, record, sealed=sealed)
+    return json_answer(cut_page(items, page))
 
 
 ROUTES: tuple[BaseRoute, ...] = (

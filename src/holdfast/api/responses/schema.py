@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 
 from holdfast.agents.request import LanePolicy
-from holdfast.api.chat_messages import parse_function
+from holdfast.api.chat_messages import MAX_TOOLS, parse_function, refuse_too_many
 from holdfast.api.items.foreign import is_foreign
 from holdfast.api.requests.body import convert
 from holdfast.api.requests.options import as_tool_choice, schema_format
@@ -98,25 +98,13 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     client_tools: tuple[ToolSpec, ...]
     server_tools: bool
     options: Options
+    warning: str | None
+    """What the client should know: tools it asked for that are not here, and items that are only noted."""
 
     @property
     def custom_tools(self) -> tuple[str, ...]:
         """Those of the client's tools that take a text in place of JSON."""
         return tuple(tool["name"] for tool in self.body.tools or () if tool["type"] == "custom")
-
-    @property
-    def warning(self) -> str | None:
-        """What the client should know: tools it asked for that are not here, and items that are only noted."""
-        tools = {str(tool["type"]) for tool in self.body.tools or () if tool["type"] in HOSTED_TOOLS}
-        items = {str(item["type"]) for item in _listed(self.body.input) if is_foreign(item)}
-        warnings = []
-        if tools:
-            warnings.append(f"These tools are not available here and were left out: {_named(tools)}.")
-        if items:
-            warnings.append(
-                f"These items are of other systems; the model is told in a few words, or not at all: {_named(items)}."
-            )
-        return " ".join(warnings) or None
 
     @property
     def is_stored(self) -> bool:
@@ -172,7 +160,21 @@ def parse_create(raw: dict[str, Any]) -> Wanted:
             presence_penalty=body.presence_penalty,
             frequency_penalty=body.frequency_penalty,
         ),
+        warning=_find_warning(body),
     )
+
+
+def _find_warning(body: CreateResponse) -> str | None:
+    tools = {str(tool["type"]) for tool in body.tools or () if tool["type"] in HOSTED_TOOLS}
+    items = {str(item["type"]) for item in _listed(body.input) if is_foreign(item)}
+    warnings = []
+    if tools:
+        warnings.append(f"These tools are not available here and were left out: {_named(tools)}.")
+    if items:
+        warnings.append(
+            f"These items are of other systems; the model is told in a few words, or not at all: {_named(items)}."
+        )
+    return " ".join(warnings) or None
 
 
 def _named(kinds: set[str]) -> str:
@@ -202,6 +204,7 @@ def parse_tools(raw: list[Any] | None) -> tuple[ToolSpec, ...]:
     Raises:
         RequestError: one is malformed, or of a kind that this server does not have.
     """
+    refuse_too_many(raw or (), "tools", MAX_TOOLS, "tools")
     specs: dict[str, ToolSpec] = {}
     for place, tool in enumerate(raw or ()):
         at = f"tools[{place}]"

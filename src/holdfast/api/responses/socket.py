@@ -15,7 +15,7 @@ from holdfast.agents.request import RunRequest
 from holdfast.api.items.echo import parse_echo
 from holdfast.api.items.input import check_calls
 from holdfast.api.problems import Problem, problem_of
-from holdfast.api.requests.body import parse_object
+from holdfast.api.requests.body import parse_body
 from holdfast.api.responses.chain import Position, join_texts
 from holdfast.api.responses.create import build_run_request, find_warning, make_request, read_input
 from holdfast.api.responses.encode import ResponseEncoder
@@ -25,6 +25,7 @@ from holdfast.api.responses.schema import Wanted, parse_create
 from holdfast.api.service import Service, service_of
 from holdfast.api.streams.buffered import WebSocketBody
 from holdfast.api.streams.pushed import PushedStream
+from holdfast.aside import is_many, run_aside
 from holdfast.errors import HoldfastError, LimitReachedError, RequestError
 from holdfast.events import Batch
 from holdfast.ids import CallId, make_session_id, response_id
@@ -153,7 +154,8 @@ class ResponsesSocket:
         if remembered is None or remembered.id != wanted.body.previous_response_id:
             return await make_request(self._service, self._websocket, wanted)
         parsed = await read_input(self._service, wanted.body.input)
-        check_calls(parsed.messages, _calls(remembered.messages))
+        is_much = is_many(parsed.messages) or is_many(remembered.messages)
+        await run_aside(is_much, check_calls, parsed.messages, _calls(remembered.messages))
         position = Position(
             session=make_session_id(),
             instructions=remembered.instructions,
@@ -201,7 +203,10 @@ async def _parse_turn(data: bytes, max_bytes: int) -> Wanted:
             status=413,
             code="body_too_large",
         )
-    raw: dict[str, Any] = await parse_object(data)
+    return (await parse_body(data, _parse_event))[1]
+
+
+def _parse_event(raw: dict[str, Any]) -> Wanted:
     kind = raw.pop("type", None)
     if kind != "response.create":
         raise RequestError(

@@ -10,8 +10,10 @@ import msgspec
 from holdfast.agents.request import RunRequest
 from holdfast.api.chat_messages import parse_history
 from holdfast.api.items.echo import parse_echo
+from holdfast.api.items.input import is_long_input
 from holdfast.api.requests.targets import find_response
 from holdfast.api.service import Service
+from holdfast.aside import run_aside
 from holdfast.errors import RequestError
 from holdfast.ids import SessionId
 from holdfast.runs.history import read_said
@@ -34,7 +36,7 @@ async def follow_past(
         StoreUnavailableError: what it follows cannot be read now.
     """
     if history:
-        before = parse_history(history, "conversation_history")
+        before = await run_aside(is_long_input(history), parse_history, history, "conversation_history")
         return msgspec.structs.replace(
             wanted,
             history=(*before.messages, *wanted.history),

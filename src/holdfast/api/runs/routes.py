@@ -9,7 +9,7 @@ from starlette.responses import Response
 from holdfast.agents.request import RunRequest
 from holdfast.api.answers import json_answer
 from holdfast.api.chat_history import encode_message
-from holdfast.api.requests.body import convert, parse_object, read_body, read_object
+from holdfast.api.requests.body import convert, parse_object, read_body, read_object, read_parsed
 from holdfast.api.requests.idempotency import fingerprint_request
 from holdfast.api.requests.options import warn_of_left_out
 from holdfast.api.requests.paging import MAX_PAGE, query_number
@@ -28,6 +28,7 @@ from holdfast.api.runs.schema import ApprovalBody, ParsedRun, RunBody, SteeringB
 from holdfast.api.runs.words import WORDS, RunWords
 from holdfast.api.service import Service, service_of
 from holdfast.api.streams.event_stream import EventStream
+from holdfast.aside import is_many, run_aside
 from holdfast.errors import RequestError
 from holdfast.ids import BEFORE_FIRST, CallId, EventNumber, RunId, SessionId, make_run_id, make_session_id
 from holdfast.outcomes import LiveStatus, RunStatus
@@ -41,8 +42,7 @@ STATUSES: Final = get_args(RunStatus)
 async def create_run(request: Request) -> Response:
     """Start a run that goes on by itself; with `stream: true` its events are the answer."""
     service = service_of(request)
-    body = await read_object(request)
-    new = parse_run(body)
+    body, new = await read_parsed(request, parse_run)
     named = named_session(service, request, new.body.session_id)
     memory = session_key(service, request)
     wanted = _make_request(service, request, new, named, memory)
@@ -136,10 +136,11 @@ async def get_run(request: Request) -> Response:
     service = service_of(request)
     view = await service.supervisor.get(_run_of(request))
     transcript = await view.read_transcript()
+    asked = view.record.input
     said = {
         **encode_run(view),
         "text": transcript.text,
-        "input": [encode_message(message) for message in view.record.input],
+        "input": await run_aside(is_many(asked), lambda: [encode_message(message) for message in asked]),
         "tools": encode_tools(transcript),
         "calls": encode_calls(transcript),
         "warnings": transcript.warnings,
