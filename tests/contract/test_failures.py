@@ -3,11 +3,14 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import openai
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 from msgspec.structs import replace
 
 from holdfast.config import DialectName, ProviderSettings, ServerSettings, WireProtocol
@@ -305,3 +308,53 @@ def test_a_failure_of_an_older_log_has_its_kind_too(status: int | None, kind: Fa
     saved = {"outcome": "failed", "reason": "upstream_error", "message": "No.", "status": status}
     outcome = msgspec.json.decode(msgspec.json.encode(saved), type=Failed)
     assert (outcome.kind, outcome.retry_after_seconds) == (kind, None)
+
+
+PROVIDER_KEY, HEADER_SECRET = "Zq7.plain_word-0123", "correct-horse-battery"
+
+
+@asynccontextmanager
+async def repeating(status: int) -> AsyncIterator[str]:
+    """A provider that repeats what it was sent: in words where they are cut, as the error's code and as its type."""
+
+    async def refuse(request: web.Request) -> web.StreamResponse:
+        key = request.headers["Authorization"].removeprefix("Bearer ")
+        secret = request.headers["X-Gateway-Token"]
+        message = f"No {key}, no {secret}: ".ljust(1_993, "x") + f" {key}"
+        error = {"message": message, "type": secret, "code": key}
+        if status != 200:
+            return web.json_response({"error": error}, status=status)
+        stream = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await stream.prepare(request)
+        await stream.write(b"data: " + msgspec.json.encode({"error": error}) + b"\n\n")
+        return stream
+
+    app = web.Application()
+    app.router.add_post("/chat/completions", refuse)
+    async with TestServer(app, host="127.0.0.1") as site:
+        yield f"http://127.0.0.1:{site.port}"
+
+
+@pytest.mark.parametrize("status", [401, 500, 200])
+async def test_a_provider_that_repeats_its_secrets_has_them_told_to_nobody(
+    tmp_path: Path, status: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """U9.a, C5.a, C6.a: in no answer, no event, no log and nothing that is stored."""
+    caplog.set_level("DEBUG")
+    async with repeating(status) as url:
+        echo = ProviderSettings(base_url=url, api_key=PROVIDER_KEY, headers={"X-Gateway-Token": HEADER_SECRET})
+        async with serving(model="echo/m", providers={"echo": echo}, data_dir=tmp_path) as world:
+            shown = [
+                (await world.client.chat()).body,
+                (await world.client.chat(stream=True)).body,
+                (await world.client.post("/v1/responses", {"input": "x"})).body,
+                (await world.client.post("/v1/responses", {"input": "x", "stream": True})).body,
+            ]
+            assert all(b"No [key], no [key]" in body for body in shown)
+            for run in (await world.client.get("/v1/runs")).json["data"]:
+                shown += [(await world.client.get(f"/v1/runs/{run['id']}{part}")).body for part in ("", "/events")]
+            shown.append((await world.client.get("/metrics")).body)
+    shown += [caplog.text.encode(), *(file.read_bytes() for file in tmp_path.iterdir() if file.is_file())]
+    for body in shown:
+        # No beginning of them either, as a cut would leave it.
+        assert PROVIDER_KEY[:5].encode() not in body and HEADER_SECRET[:9].encode() not in body

@@ -24,6 +24,9 @@ MAX_PAGE_CHARS: Final = 500
 """Of a body that is no JSON: enough to recognise a proxy's page, too little to fill a log."""
 MAX_DEPTH: Final = 4
 """Of errors within errors."""
+MAX_WORD_CHARS: Final = 1_500
+"""Of a longer word, one that no key is, the beginning is told."""
+_WORD: Final = re.compile(r"""[^\s"',;&<>{}()\[\]]+""")
 CONTEXT_LENGTH_EXCEEDED: Final = "context_length_exceeded"
 
 _LOST: Final = re.compile(
@@ -150,6 +153,18 @@ def is_context_length_exceeded(complaint: Complaint) -> bool:
     return any(_TOO_LONG.search(kind) for kind in complaint.kinds) or _TOO_LONG.search(complaint.message) is not None
 
 
+def cut_words(text: str, limit: int) -> str:
+    """A text that is not too long, cut between two words: what a cut leaves of a secret is hard to recognise."""
+    if len(text) <= limit:
+        return text
+    kept = text[:limit]
+    # The beginning of a word that goes on behind the cut; of one that is longer than any key it may stay.
+    begun = _WORD.match(kept[::-1]) if _WORD.match(text[limit]) else None
+    if begun is None or begun.end() == limit or begun.end() > MAX_WORD_CHARS:
+        return kept
+    return kept[: limit - begun.end()].rstrip()
+
+
 def parse_retry_after(value: str | None) -> float | None:
     """Seconds to wait, from a Retry-After header of seconds or of a date; None when there is none to read."""
     if not value:
@@ -213,7 +228,7 @@ def failure_of_response(status: int, body: bytes, retry_after: str | None) -> Up
 def _code_of(complaint: Complaint) -> str | None:
     if is_context_length_exceeded(complaint):
         return CONTEXT_LENGTH_EXCEEDED
-    return None if complaint.code is None else _SECRET.sub(_REDACTED, complaint.code)[:MAX_CODE_CHARS]
+    return None if complaint.code is None else cut_words(_SECRET.sub(_REDACTED, complaint.code), MAX_CODE_CHARS)
 
 
 def _has_lost_kind(complaint: Complaint) -> bool:
@@ -283,7 +298,7 @@ def _as_status(value: object) -> int | None:
 
 def _tidy(message: str) -> str:
     # Before it is cut: half a secret looks like none.
-    return _SECRET.sub(_REDACTED, message.strip())[:MAX_MESSAGE_CHARS]
+    return cut_words(_SECRET.sub(_REDACTED, message.strip()), MAX_MESSAGE_CHARS)
 
 
 def _page_text(body: bytes) -> str:
@@ -291,7 +306,7 @@ def _page_text(body: bytes) -> str:
     if text.lstrip().startswith("<"):
         text = re.sub(r"(?is)<(script|style)\b.*?</\1>|<[^>]*>", " ", text)
         text = html.unescape(text)
-    return _SECRET.sub(_REDACTED, " ".join(text.split()))[:MAX_PAGE_CHARS]
+    return cut_words(_SECRET.sub(_REDACTED, " ".join(text.split())), MAX_PAGE_CHARS)
 
 
 def _unexplained(status: int, code: str | None) -> str:

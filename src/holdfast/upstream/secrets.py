@@ -4,9 +4,12 @@ A provider may repeat the key that it was sent, in any words. `http` sits above:
 Sits on `providers`; no I/O.
 """
 
+import base64
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Final
+from urllib.parse import quote
 
 from holdfast.upstream.providers import Provider
 
@@ -16,7 +19,8 @@ SURE_SECRET_CHARS: Final = 16
 STAND_IN: Final = "[key]"
 
 _SECRET_HEADER: Final = re.compile(r"auth|key|token|secret|cookie|password|credential|signature", re.IGNORECASE)
-_SEPARATOR: Final = re.compile(r"[\s;,=]+")
+_SEPARATORS: Final = tuple(map(re.compile, (r"[\s;,]+", r"[\s;,=]+", r"""[\s;,=:"'{}&|]+""")))
+"""A value may be several: a scheme and its secret, cookies, a user and a password, JSON."""
 _RANDOM: Final = re.compile(r"(?=[A-Za-z0-9]*\d)(?=[A-Za-z0-9]*[A-Za-z])[A-Za-z0-9]{12,}")
 """Letters and digits in one long word: nobody says that by chance."""
 
@@ -53,11 +57,28 @@ def looks_like_secret(value: str) -> bool:
 
 
 def _secrets_of(provider: Provider) -> Iterator[str]:
+    for secret in _given_secrets(provider):
+        yield secret
+        # As it would stand in an address.
+        yield quote(secret, safe="")
+
+
+def _given_secrets(provider: Provider) -> Iterator[str]:
     key = provider.api_key
     if looks_like_secret(key) and key != provider.name:
         yield key
     for name, value in provider.headers.items():
-        for part in _SEPARATOR.split(value):
+        for part in _parts_of(value):
             # A header that is not called a secret may be an address or a version: only what is surely random is one.
             if looks_like_secret(part) and (_SECRET_HEADER.search(name) or _RANDOM.search(part)):
                 yield part
+
+
+def _parts_of(value: str) -> Iterator[str]:
+    """All that a header's value may be made of, in whatever way it is read."""
+    scheme, _, credentials = value.strip().partition(" ")
+    if scheme.lower() == "basic":
+        with suppress(ValueError):
+            value += " " + base64.b64decode(credentials.strip()).decode("utf-8", "replace")
+    for separator in _SEPARATORS:
+        yield from separator.split(value)

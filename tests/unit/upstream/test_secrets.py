@@ -123,6 +123,32 @@ async def test_a_key_that_is_cut_in_two_is_told_in_no_part(protocol: WireProtoco
     assert LONG[:8] not in str(heard.error)
 
 
+@each_protocol
+@pytest.mark.parametrize("left", [*range(1, len(KEY) + 1), 100])
+@pytest.mark.parametrize(("shape", "limit"), [("error", 2_000), ("page", 500), ("event", 2_000), ("code", 100)])
+async def test_no_letter_of_a_key_is_told_wherever_a_cut_meets_it(
+    protocol: WireProtocol, shape: str, limit: int, left: int
+) -> None:
+    """U9.a: the cut is between two words, and a key is one; of a longer text as much is told as may be."""
+    key = KEY if left <= len(KEY) else LONG
+    said = ("x " * limit)[: limit - left - 1] + " " + key + " and more"
+    error = {"message": "No." if shape == "code" else said, "type": said if shape == "code" else "server_error"}
+    match shape:
+        case "event":
+            response = MemoryResponse([frames({"type": "error", "error": error}, named=True)])
+        case "page":
+            response = MemoryResponse([said.encode()], status=502, headers={})
+        case _:
+            response = MemoryResponse([msgspec.json.encode({"error": error})], status=400, headers=JSON)
+    heard = await hear(upstream_over(MemoryTransport(response), protocol=protocol, api_key=key))
+    assert heard.error is not None
+    told = (
+        heard.error.code if shape == "code" and isinstance(heard.error, ProviderRefusedError) else heard.error.message
+    )
+    assert told is not None and limit - 200 <= len(told) <= limit
+    assert set(told.replace("[key]", "")) <= {"x", " "}
+
+
 async def test_a_reason_to_stop_that_is_cut_in_the_middle_of_the_key_is_told_without_it() -> None:
     """In its sentence and as its code."""
     chunk = {"choices": [{"index": 0, "delta": {"content": "Hi"}, "finish_reason": f"no {LONG}"}]}
@@ -141,8 +167,17 @@ async def test_a_reason_to_stop_that_is_cut_in_the_middle_of_the_key_is_told_wit
         ({"headers": {"X-Gateway-Token": "correct-horse-battery"}}, "correct-horse-battery"),
         ({"headers": {"Cookie": "theme=dark; session=9f8e7d6c5b4a"}}, "9f8e7d6c5b4a"),
         ({"headers": {"X-Team": "t-0a1b2c3d4e5f6a7b"}}, "t-0a1b2c3d4e5f6a7b"),
+        ({"headers": {"X-Credentials": '{"user": "me", "pass": "correct-horse-battery"}'}}, "correct-horse-battery"),
+        ({"headers": {"X-Auth": "someone:correct-horse-battery"}}, "correct-horse-battery"),
+        ({"headers": {"Authorization": "Basic bWU6Y29ycmVjdC1ob3JzZS1iYXR0ZXJ5"}}, "correct-horse-battery"),
+        ({"headers": {"Authorization": "Bearer ab/cd+ef/gh+ij0=="}}, "ab/cd+ef/gh+ij0=="),
+        ({"headers": {"Authorization": "Bearer ab/cd+ef/gh+ij0=="}}, "ab%2Fcd%2Bef%2Fgh%2Bij0%3D%3D"),
+        ({"api_key": "ab/cd+ef/gh+ij0=="}, "ab%2Fcd%2Bef%2Fgh%2Bij0%3D%3D"),
     ],
-    ids=["key", "authorization", "token", "cookie", "random"],
+    ids=[
+        *("key", "authorization", "token", "cookie", "random", "JSON", "user and password", "basic", "base64"),
+        *("base64 in an address", "key in an address"),
+    ],
 )
 async def test_a_secret_of_the_headers_is_one_and_none_stands_in_a_code(
     protocol: WireProtocol, settings: dict[str, Any], secret: str
