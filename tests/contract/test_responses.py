@@ -1326,8 +1326,8 @@ async def test_tools_that_openai_hosts_are_left_out_and_the_client_is_told() -> 
     """P10.b: some clients name them in every request; the client's own tools still reach the model."""
     own = {"type": "function", "name": "own", "parameters": {"type": "object", "properties": {}}}
     async with serving([Reply(text="fine")]) as world:
-        body = {"input": "x", "tools": [{"type": "web_search"}, own, {"type": "namespace", "name": "n", "tools": []}]}
+        body = {"input": "x", "tools": [{"type": "web_search"}, own, {"type": "tool_search"}]}
         answer = await world.client.post("/v1/responses", body)
         assert answer.json["status"] == "completed"
-        assert "namespace, web_search" in answer.headers["x-holdfast-warning"]
+        assert "tool_search, web_search" in answer.headers["x-holdfast-warning"]
         assert [tool["function"]["name"] for tool in world.provider.requests[0].body["tools"]] == ["own"]

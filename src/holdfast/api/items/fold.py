@@ -230,7 +230,8 @@ class ResponseFold:
             return
         if call.name in style.client_tools or style.tool_items == "function_call":
             is_custom = call.name in style.custom_tools
-            item = CallItem(self._name("ctc" if is_custom else "fc"), len(self.items), call, is_custom)
+            name, place = self._name("ctc" if is_custom else "fc"), style.tool_places.get(call.name)
+            item = CallItem(name, len(self.items), call, is_custom, place)
             self._open(item)
             self._write_call(item)
             if call.name not in style.client_tools:
@@ -246,9 +247,10 @@ class ResponseFold:
 
     def _write_call(self, item: CallItem) -> None:
         item.status = "completed"
-        written = item.render()[item.written_as]
+        shown = item.render()
+        written = shown[item.written_as]
         kind = "custom_tool_call_input" if item.is_custom else "function_call_arguments"
-        name = {} if item.is_custom else {"name": item.call.name}
+        name = {} if item.is_custom else {"name": shown["name"]}
         self._tell_part(f"response.{kind}.delta", item, {"delta": written})
         self._tell_part(f"response.{kind}.done", item, {**name, item.written_as: written})
         self._tell_item("response.output_item.done", item)

@@ -4,15 +4,16 @@ Unknown fields are passed over; known ones that cannot be honoured are refused b
 `upstream.port`; no I/O.
 """
 
+from collections.abc import Set
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
 from holdfast.agents.request import LanePolicy
-from holdfast.api.chat_messages import parse_function
 from holdfast.api.items.foreign import is_foreign
 from holdfast.api.requests.body import convert
 from holdfast.api.requests.options import as_tool_choice, schema_format
+from holdfast.api.responses.tools import ClientTools, parse_tools
 from holdfast.config import Count
 from holdfast.errors import RequestError
 from holdfast.messages import ToolSpec
@@ -20,16 +21,6 @@ from holdfast.upstream.port import Options, ResponseFormat, ToolChoice
 
 Fraction = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Penalty = Annotated[float, msgspec.Meta(ge=-2, le=2)]
-
-
-HOSTED_TOOLS: Final = frozenset(
-    """
-    web_search web_search_preview file_search code_interpreter image_generation computer computer_use_preview mcp
-    local_shell shell apply_patch namespace tool_search
-    """.split()
-)
-"""Kinds of tools that some clients name in every request and that live at OpenAI. A client that could do without them
-should not be turned away for asking."""
 
 
 _NAMED_KINDS: Final = 30
@@ -95,19 +86,16 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
 
     body: CreateResponse
     conversation: str | None
+    tools: ClientTools
     client_tools: tuple[ToolSpec, ...]
+    """Those of them that may be called."""
     server_tools: bool
     options: Options
 
     @property
-    def custom_tools(self) -> tuple[str, ...]:
-        """Those of the client's tools that take a text in place of JSON."""
-        return tuple(tool["name"] for tool in self.body.tools or () if tool["type"] == "custom")
-
-    @property
     def warning(self) -> str | None:
         """What the client should know: tools it asked for that are not here, and items that are only noted."""
-        tools = {str(tool["type"]) for tool in self.body.tools or () if tool["type"] in HOSTED_TOOLS}
+        tools = self.tools.left_out
         items = {str(item["type"]) for item in _listed(self.body.input) if is_foreign(item)}
         warnings = []
         if tools:
@@ -149,13 +137,14 @@ def parse_create(raw: dict[str, Any]) -> Wanted:
             param="background",
             code="mutually_exclusive_parameters",
         )
-    tools = parse_tools(body.tools)
-    choice, tools, server_tools = _parse_tool_choice(body.tool_choice, tools)
+    tools = parse_tools(body.tools, body.input)
+    choice, client_tools, server_tools = _parse_tool_choice(body.tool_choice, tools.specs)
     reasoning, text = body.reasoning or ReasoningParams(), body.text or TextParams()
     return Wanted(
         body=body,
         conversation=conversation,
-        client_tools=tools,
+        tools=tools,
+        client_tools=client_tools,
         server_tools=server_tools,
         options=Options(
             temperature=body.temperature,
@@ -175,7 +164,7 @@ def parse_create(raw: dict[str, Any]) -> Wanted:
     )
 
 
-def _named(kinds: set[str]) -> str:
+def _named(kinds: Set[str]) -> str:
     return ", ".join(sorted(kinds)[:_NAMED_KINDS])
 
 
@@ -194,52 +183,6 @@ def _parse_conversation(given: str | dict[str, Any] | None) -> str | None:
             code="invalid_value",
         )
     return name
-
-
-def parse_tools(raw: list[Any] | None) -> tuple[ToolSpec, ...]:
-    """The client's own tools (C11), functions and custom ones. Those that OpenAI hosts are passed over, with a warning.
-
-    Raises:
-        RequestError: one is malformed, or of a kind that this server does not have.
-    """
-    specs: dict[str, ToolSpec] = {}
-    for place, tool in enumerate(raw or ()):
-        at = f"tools[{place}]"
-        if not isinstance(tool, dict):
-            raise RequestError(f"{at} must be an object.", param=at, code="invalid_value")
-        if tool.get("type") in HOSTED_TOOLS:
-            continue
-        match tool.get("type"):
-            case "function":
-                spec = parse_function(tool, at)
-            case "custom":
-                spec = _parse_custom(tool, at)
-            case kind:
-                raise RequestError(
-                    f"Tools of type {str(kind)[:100]!r} are not supported here; send function tools. The "
-                    "agent's own tools need not be named.",
-                    param=f"{at}.type",
-                    code="unsupported_tool_type",
-                )
-        if spec.name in specs:
-            raise RequestError(f"{at}.name is there twice: {spec.name}.", param=f"{at}.name", code="invalid_value")
-        specs[spec.name] = spec
-    return tuple(specs.values())
-
-
-def _parse_custom(tool: dict[str, Any], at: str) -> ToolSpec:
-    """A tool that takes a text: most models know functions alone, so it is shown to them as one of a single string."""
-    named = parse_function({"name": tool.get("name"), "description": tool.get("description")}, at)
-    about: dict[str, Any] = {"type": "string", "description": "The tool's whole input, as plain text."}
-    match tool.get("format"):
-        case {"type": "grammar", "definition": str(definition), **rest}:
-            about["description"] = (
-                f"The tool's whole input. It must fit this {rest.get('syntax')} grammar:\n{definition}"
-            )
-        case _:
-            pass
-    schema = {"type": "object", "properties": {"input": about}, "required": ["input"], "additionalProperties": False}
-    return msgspec.structs.replace(named, parameters=schema)
 
 
 def _parse_tool_choice(
