@@ -174,6 +174,14 @@ CASES: Final = {
     "failure": Case(
         "failure in the stream", [Reply(text=TEXT, fault=Fault("error_event", 2))] * 20, 6, 6, "The model crashed", 1
     ),
+    "after_tool": Case(
+        "failure after a server's tool",
+        [Reply(calls=(READ,)), Reply(fault=Fault("error_event"))] * 10,
+        6,
+        12,
+        "The model crashed",
+        1,
+    ),
     "400": Case("400", refused(400), 1, 1, "The request was malformed.", 1),
     "401": Case("401", refused(401), 6, 6, "Incorrect API key provided.", 1),
     "404": Case("404", refused(404), 1, 1, "The model does not exist.", 1),
