@@ -40,6 +40,7 @@ name = "Holdfast"
 base_url = "{url}"
 env_key = "HOLDFAST_API_KEY"
 wire_api = "responses"
+supports_websockets = {websocket}
 [mcp_servers.numbers]
 command = "{python}"
 args = ["{mcp}"]
@@ -94,6 +95,7 @@ class Case:
     tries: int | None = None
     """`stream_max_retries`; None: as Codex has it."""
     key: str = KEY
+    websocket: bool = False
 
 
 def refused(status: int) -> list[Reply]:
@@ -129,6 +131,16 @@ CASES: Final = {
         "Meow.",
         check=lambda seen: seen.made == "meow\n",
         model=NEWEST,
+    ),
+    "websocket": Case(
+        "the same, twice, on a WebSocket",
+        [Reply(calls=(tool_call("exec", input=PROGRAM),))] * 2 + [Reply(text="Meow.")],
+        3,
+        3,
+        "Meow.",
+        check=lambda seen: seen.made == "meow\nmeow\n",
+        model=NEWEST,
+        websocket=True,
     ),
     "mcp": Case(
         "a tool of its own MCP server",
@@ -213,7 +225,8 @@ async def play(program: Path, case: Case, folder: Path) -> Seen:
     seen = Seen()
     async with running_world(folder / "server", retries=2, arguments=("--log-level", "info")) as world:
         (world.folder / "workspace" / "notes.txt").write_text("Feed the cat.")
-        config = CONFIG.format(model=case.model, url=world.url, python=sys.executable, mcp=MCP_SERVER)
+        names = {"model": case.model, "websocket": str(case.websocket).lower()}
+        config = CONFIG.format(url=world.url, python=sys.executable, mcp=MCP_SERVER, **names)
         (home / ".codex" / "config.toml").write_text(config)
         world.says(*case.replies)
         options = [] if case.tries is None else ["-c", f"model_providers.holdfast.stream_max_retries={case.tries}"]

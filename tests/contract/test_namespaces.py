@@ -88,6 +88,35 @@ async def test_what_an_item_brings_is_the_clients_and_the_newest_of_a_name_count
         assert "additional_tools" not in answer.headers["x-holdfast-warning"]
 
 
+@pytest.mark.parametrize("how", ["response", "conversation", "socket"])
+async def test_what_an_item_brought_is_there_in_the_turns_that_follow(how: str) -> None:
+    """P10.b: it is part of the conversation; on a socket also of one that nobody keeps."""
+    first: dict[str, Any] = {"input": [additional(ZOO), ASKED]}
+    if how == "conversation":
+        first["conversation"] = "zoo"
+    script = [Reply(calls=(tool_call("mcp__zoo__feed"),)), Reply(calls=(tool_call("mcp__zoo__feed"),)), Reply(text="!")]
+    async with serving(script) as world, world.client.session.ws_connect(RESPONSES) as socket:
+
+        async def turn(body: dict[str, Any]) -> dict[str, Any]:
+            if how != "socket":
+                made: dict[str, Any] = (await world.client.post(RESPONSES, body)).json
+                return made
+            await socket.send_json({"type": "response.create", "store": False, **body})
+            while (event := await socket.receive_json(timeout=5))["type"] != "response.completed":
+                assert event["type"] != "error", event
+            made = event["response"]
+            return made
+
+        made = await turn(first)
+        for _ in range(2):
+            [call] = made["output"]
+            assert (call["type"], call["namespace"], call["name"]) == ("function_call", "mcp__zoo", "feed")
+            after = {"conversation": "zoo"} if how == "conversation" else {"previous_response_id": made["id"]}
+            result = {"type": "function_call_output", "call_id": call["call_id"], "output": "It ate."}
+            made = await turn({"input": [result], **after})
+        assert [shown(world, number) for number in range(3)] == [["mcp__zoo__feed", "mcp__zoo__tell"]] * 3
+
+
 async def test_a_name_that_is_too_long_with_its_namespace_is_shortened_and_stays_its_own() -> None:
     """P10.b: providers take 64 characters, and clients have more."""
     names = ["read_" + "x" * 50, "write_" + "x" * 50]

@@ -31,6 +31,8 @@ class ResponseEcho(msgspec.Struct, frozen=True, kw_only=True):
     """The client's tools that take a text in place of JSON."""
     tool_places: dict[str, ToolPlace] = {}
     """Where those of its tools that are in a namespace are at home."""
+    brought_tools: tuple[dict[str, Any], ...] = ()
+    """Those that items of the input have brought: whatever follows has them too."""
     system: str = ""
     """System and developer messages of the input."""
     carried_system: str = ""

@@ -22,7 +22,7 @@ from holdfast.api.requests.targets import (
 )
 from holdfast.api.responses.chain import Position, find_position, join_texts
 from holdfast.api.responses.parameters import repeat_parameters
-from holdfast.api.responses.schema import Wanted
+from holdfast.api.responses.schema import Wanted, with_carried
 from holdfast.api.service import Service
 from holdfast.errors import RequestError
 from holdfast.ids import make_run_id
@@ -86,6 +86,7 @@ def build_run_request(
     Raises:
         RequestError: the model or the memory's name is not to be had.
     """
+    wanted = with_carried(wanted, position.brought_tools)
     body = wanted.body
     # What every answer about it repeats is what the model was really asked.
     wanted = msgspec.structs.replace(wanted, options=with_defaults(wanted.options, service.settings.agent))
@@ -128,6 +129,7 @@ def build_run_request(
                 text_outputs=style.text_outputs,
                 custom_tools=wanted.tools.custom,
                 tool_places=wanted.tools.places,
+                brought_tools=wanted.tools.brought,
                 beat_seconds=service.settings.server.keepalive_seconds,
                 system=parsed.system,
                 carried_system=position.carried,

@@ -4,7 +4,7 @@ Unknown fields are passed over; known ones that cannot be honoured are refused b
 `upstream.port`; no I/O.
 """
 
-from collections.abc import Set
+from collections.abc import Sequence, Set
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -162,6 +162,15 @@ def parse_create(raw: dict[str, Any]) -> Wanted:
             frequency_penalty=body.frequency_penalty,
         ),
     )
+
+
+def with_carried(wanted: Wanted, carried: Sequence[dict[str, Any]]) -> Wanted:
+    """A body, with the tools that the inputs before have brought along."""
+    if not carried:
+        return wanted
+    tools = parse_tools(wanted.body.tools, wanted.body.input, carried)
+    _, client_tools, server_tools = _parse_tool_choice(wanted.body.tool_choice, tools.specs)
+    return msgspec.structs.replace(wanted, tools=tools, client_tools=client_tools, server_tools=server_tools)
 
 
 def _named(kinds: Set[str]) -> str:

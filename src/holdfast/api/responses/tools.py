@@ -1,10 +1,11 @@
 """The client's own tools at POST /v1/responses (P10): functions, tools that take a text, and namespaces of either.
 
-They stand in `tools`, or in an `additional_tools` item of the input. A model is shown functions alone, each by a name
-of its own; what the client calls them is kept, so that it knows its own in a call. Below the schema; no I/O.
+They stand in `tools`, or in an `additional_tools` item of the input, which is part of the conversation from there on. A
+model is shown functions alone, each by a name of its own; what the client calls them is kept, so that it knows its own
+in a call. Below the schema; no I/O.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -33,6 +34,8 @@ class ClientTool(msgspec.Struct, frozen=True, kw_only=True):
     """It takes a text in place of JSON."""
     place: ToolPlace | None
     """Its namespace and its name there."""
+    brought: dict[str, Any] | None = None
+    """As an item of the input declared it; None: it is this request's alone."""
 
 
 class ClientTools(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,31 +60,38 @@ class ClientTools(msgspec.Struct, frozen=True, kw_only=True):
         """Where those of a namespace are at home."""
         return {tool.spec.name: tool.place for tool in self.known if tool.place is not None}
 
+    @property
+    def brought(self) -> tuple[dict[str, Any], ...]:
+        """What a response that follows has too."""
+        return tuple(tool.brought for tool in self.known if tool.brought is not None)
 
-def parse_tools(tools: list[Any] | None, given: Any) -> ClientTools:
+
+def parse_tools(tools: list[Any] | None, given: Any, carried: Sequence[dict[str, Any]] = ()) -> ClientTools:
     """The client's own tools (C11). Those that OpenAI hosts are passed over, and named.
 
     Args:
         tools: the request's `tools`.
         given: its `input`, whose items may bring more; the newest of a name counts.
+        carried: what items of the inputs before have brought.
 
     Raises:
         RequestError: one is malformed, or of a kind that this server does not have.
     """
     known: dict[str, ClientTool] = {}
     left_out: set[str] = set()
+    named: set[str] = set()
+    for declared in _declared(list(carried), "tools"):
+        _add(known, declared, left_out, stays=True)
     for declared in _declared(tools or [], "tools"):
-        if (tool := _parse_tool(declared, left_out)) is None:
-            continue
-        if tool.spec.name in known:
+        name = _add(known, declared, left_out)
+        if name in named:
             at = f"{declared.at}.name"
-            raise RequestError(f"{at} is there twice: {tool.spec.name}.", param=at, code="invalid_value")
-        known[tool.spec.name] = tool
+            raise RequestError(f"{at} is there twice: {name}.", param=at, code="invalid_value")
+        named |= {name} if name else set()
     for place, item in enumerate(given if isinstance(given, list) else ()):
         if isinstance(item, dict) and item.get("type") == "additional_tools":
             for declared in _declared(item.get("tools"), f"input[{place}].tools"):
-                if (tool := _parse_tool(declared, left_out)) is not None:
-                    known[tool.spec.name] = tool
+                _add(known, declared, left_out, stays=True)
     return ClientTools(known=tuple(known.values()), left_out=frozenset(left_out))
 
 
@@ -108,8 +118,8 @@ def _declared(tools: Any, at: str, namespace: str = "") -> Iterator[_Declared]:
         yield from _declared(tool.get("tools"), f"{where}.tools", name)
 
 
-def _parse_tool(declared: _Declared, left_out: set[str]) -> ClientTool | None:
-    """One that the client carries out; None: OpenAI does."""
+def _add(known: dict[str, ClientTool], declared: _Declared, left_out: set[str], *, stays: bool = False) -> str | None:
+    """One that the client carries out; what it is shown as. None: it lives at OpenAI."""
     tool, at, namespace = declared
     match tool.get("type"):
         case "function":
@@ -126,11 +136,15 @@ def _parse_tool(declared: _Declared, left_out: set[str]) -> ClientTool | None:
                 param=f"{at}.type",
                 code="unsupported_tool_type",
             )
-    return ClientTool(
-        spec=msgspec.structs.replace(spec, name=join_namespace(namespace, spec.name)),
+    name = join_namespace(namespace, spec.name)
+    whole = {"type": "namespace", "name": namespace, "tools": [tool]} if namespace else tool
+    known[name] = ClientTool(
+        spec=msgspec.structs.replace(spec, name=name),
         is_custom=tool["type"] == "custom",
         place=ToolPlace(namespace, spec.name) if namespace else None,
+        brought=whole if stays else None,
     )
+    return name
 
 
 def _parse_custom(tool: dict[str, Any], at: str) -> ToolSpec:
