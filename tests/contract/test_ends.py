@@ -226,7 +226,7 @@ CALLS: list[Event] = [
 async def test_a_restart_leaves_the_clients_open_calls_to_the_client(store: Store) -> None:
     """R8.b: what the server would have carried out is closed; what the client was going to is still its own."""
     record = await crash(store, CALLS, client_tools=("weather",))
-    assert await recover(store, SystemClock()) == 1
+    assert (await recover(store, SystemClock())).closed == 1
     transcript = await read_transcript(store, record.id)
     assert transcript.outcome == Incomplete(reason="server_restart")
     assert set(transcript.results) == {"ours"}
@@ -241,7 +241,7 @@ async def test_a_restart_leaves_the_clients_open_calls_to_the_client(store: Stor
 async def test_a_restart_keeps_what_a_run_had_used(store: Store) -> None:
     """R8.b: the turns that had ended were paid for."""
     record = await crash(store, CALLS)
-    assert await recover(store, SystemClock()) == 1
+    assert (await recover(store, SystemClock())).closed == 1
     kept = await store.get_run(record.id)
     assert kept is not None
     assert kept.usage == Usage(input_tokens=7, output_tokens=5)
@@ -268,7 +268,7 @@ async def test_what_is_to_be_kept_by_nobody_is_there_until_its_slowest_reader_ha
 async def test_a_restart_forgets_a_run_that_was_to_be_kept_by_nobody(store: Store) -> None:
     """P4.c: `store: false` is kept in no log and no session, crash or not."""
     record = await crash(store, CALLS, ephemeral=True)
-    assert await recover(store, SystemClock()) == 0
+    assert (await recover(store, SystemClock())).closed == 0
     assert await store.get_run(record.id) is None
     assert await store.read_log(record.id, BEFORE_FIRST, 10) == []
     assert await store.get_session(record.session) is None

@@ -1207,12 +1207,13 @@ async def test_deleting_a_response_that_goes_on_stops_it() -> None:
 
 
 async def test_responses_outlive_the_server(tmp_path: Path) -> None:
-    """P4.a, P9.c, R8.a, R8.b: after kill -9 a finished response is as it was, and one that was going is incomplete."""
+    """P4.a, P9.c, R8.a, R8.b: after kill -9 a finished response is as it was; one that may not go on is incomplete."""
     async with ScriptedProvider([Reply(text="Kept."), Reply(text="One two three", hold_after=2)]) as provider:
         config = f"""
             model = "scripted/m-1"
             [agent]
             tools = []
+            on_restart = "end"
             [providers.scripted]
             protocol = "chat_completions"
             base_url = "{provider.url}"

@@ -144,7 +144,7 @@ async def test_recovery_and_retention_pass_over_what_is_damaged_and_go_on_with_t
     damage(file, "UPDATE journal SET events = ? WHERE run = 5 AND first = 2", body)
     damage(file, "UPDATE log SET events = ? WHERE run = 1", body)
     store = await SqliteStore.open(file)
-    assert await recover(store, SystemClock()) == 4
+    assert (await recover(store, SystemClock())).closed == 4
     assert await store.unfinished_runs() == []
     for record in records:
         kept = await store.get_run(record.id)

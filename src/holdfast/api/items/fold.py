@@ -23,6 +23,8 @@ from holdfast.events import (
     ReasoningAdded,
     ReasoningSigned,
     RunEnded,
+    RunHandedOver,
+    RunResumed,
     RunStarted,
     Steered,
     TextAdded,
@@ -124,7 +126,11 @@ class ResponseFold:
             case Answered():
                 self._answer(event)
             case TurnCut():
-                self._close_words("incomplete")
+                # The run's end closes what it was saying; or the run goes on, and what it was saying too (R15).
+                pass
+            case RunResumed():
+                self._close_reasoning("incomplete")
+                self._tell_own(event)
             case ToolCallDropped():
                 self._tell_own(event)
             case ToolCallReady():
@@ -146,7 +152,7 @@ class ResponseFold:
                 self._tell_own(event)
             case ToolStarted() if self._style.hides(event.name):
                 pass
-            case ToolStarted() | ApprovalAsked() | ApprovalAnswered() | UpstreamRetried() | Steered():
+            case ToolStarted() | ApprovalAsked() | ApprovalAnswered() | UpstreamRetried() | Steered() | RunHandedOver():
                 self._tell_own(event)
             case _:
                 assert_never(event)

@@ -14,6 +14,7 @@ from holdfast.api.items.references import resolve_references
 from holdfast.api.requests.options import warn_of_left_out
 from holdfast.api.requests.targets import (
     answers_as,
+    choose_on_restart,
     default_on_disconnect,
     parse_on_disconnect,
     served_model,
@@ -113,6 +114,7 @@ def build_run_request(
         options=wanted.options,
         max_tool_calls=body.max_tool_calls,
         on_disconnect=on_disconnect,
+        on_restart=choose_on_restart(service, body.on_restart, on_disconnect, store=wanted.is_stored),
         lane=position.lane,
         can_ask=bool(body.stream) or on_disconnect == "continue",
         ephemeral=not wanted.is_stored,

@@ -14,7 +14,7 @@ from holdfast.api.items.foreign import is_foreign
 from holdfast.api.requests.body import convert
 from holdfast.api.requests.options import as_tool_choice, schema_format
 from holdfast.api.responses.tools import ClientTools, parse_tools
-from holdfast.config import Count
+from holdfast.config import Count, OnRestart
 from holdfast.errors import RequestError
 from holdfast.messages import ToolSpec
 from holdfast.upstream.port import Options, ResponseFormat, ToolChoice
@@ -78,6 +78,7 @@ class CreateResponse(msgspec.Struct, frozen=True, kw_only=True):
     # Ours:
     session_id: str | None = None
     on_disconnect: Any = None
+    on_restart: OnRestart | None = None
     lane: LanePolicy | None = None
 
 

@@ -8,6 +8,8 @@ import sqlite3
 from collections.abc import Sequence
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from holdfast.errors import LogConflictError
 from holdfast.events import Batch, encode_events
 from holdfast.ids import EventNumber, NodeId, RunId, SessionId
@@ -50,7 +52,7 @@ class SqliteRunLog:
         Raises:
             LogConflictError: there is a run of that id.
         """
-        body = encode(record)
+        body = encode(replace(record, continuation=b""))
 
         def create(connection: sqlite3.Connection) -> Reserved | None:
             if key is not None and (reserved := _find_key(connection, key.key)) is not None:
@@ -115,6 +117,7 @@ class SqliteRunLog:
             )
             if not changed.rowcount:
                 raise LogConflictError(f"{run} has already ended")
+            connection.execute("DELETE FROM continuations WHERE run = ?", (log.key,))
             self._writer.journal.write_through(connection, log, batch.first, len(batch.events), batch.at, events)
             self._writer.journal.drop(run)
 
@@ -136,7 +139,16 @@ class SqliteRunLog:
 
     async def unfinished_runs(self) -> list[RunRecord]:
         """Runs that have not ended: at start, those that a crash has cut off (R8)."""
-        return await self._list(f"{SELECT_RUNS} WHERE runs.outcome IS NULL ORDER BY runs.key", {})
+
+        def read(connection: sqlite3.Connection) -> list[RunRecord]:
+            query = f"{SELECT_RUNS} WHERE runs.outcome IS NULL ORDER BY runs.key"
+            bodies = dict(connection.execute("SELECT run, body FROM continuations").fetchall())
+            return [
+                replace(as_run(connection, row), continuation=bodies.get(row[0], b""))
+                for row in connection.execute(query).fetchall()
+            ]
+
+        return await self._readers.run(read)
 
     async def _list(self, query: str, values: dict[str, Any]) -> list[RunRecord]:
         return await self._readers.run(
@@ -215,6 +227,7 @@ def delete_runs(connection: sqlite3.Connection, runs: Sequence[tuple[int, str]])
     for key, run in runs:
         connection.execute("DELETE FROM log WHERE run = ?", (key,))
         connection.execute("DELETE FROM requests WHERE run = ?", (key,))
+        connection.execute("DELETE FROM continuations WHERE run = ?", (key,))
         connection.execute("DELETE FROM responses WHERE run = ?", (key,))
         connection.execute("DELETE FROM idempotency WHERE run = ?", (run,))
         connection.execute("DELETE FROM conversations WHERE run = ? AND NOT kept", (run,))
@@ -256,6 +269,10 @@ def _insert_run(connection: sqlite3.Connection, record: RunRecord, body: bytes) 
     )
     assert cursor.lastrowid is not None
     connection.execute("INSERT INTO requests (run, body) VALUES (?, ?)", (cursor.lastrowid, body))
+    if record.continuation:
+        connection.execute(
+            "INSERT INTO continuations (run, body) VALUES (?, ?)", (cursor.lastrowid, record.continuation)
+        )
     return cursor.lastrowid
 
 
