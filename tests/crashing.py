@@ -1,4 +1,4 @@
-"""kill -9 at random moments of a stream, and what must be true afterwards. Used by a test and by `make crash`."""
+"""kill -9 and SIGTERM at random moments, and what must be true afterwards. Used by tests and by `make crash`."""
 
 import asyncio
 import random
@@ -13,7 +13,9 @@ import msgspec
 
 from holdfast.events import TextAdded
 from holdfast.testing import Reply, ScriptedProvider
-from tests.serving import CHAT, Client, ServerProcess, asking, running_server
+from tests import surviving
+from tests.serving import CHAT, Client, ServerProcess, asking, free_port, running_server
+from tests.surviving import KINDS, Job, Site, Verdict, counting_model, judge
 
 CONFIG = """
 model = "scripted/m"
@@ -137,3 +139,42 @@ async def _check(http: Client, client: Client9, figures: Figures) -> None:
     figures.characters_seen += len(client.text)
     figures.characters_saved += len(run["text"])
     figures.events_seen += len(client.events)
+
+
+async def survive_rounds(stops: int, seed: int, jobs_at_once: int = 6) -> Verdict:
+    """Kill a server, or stop it in order, `stops` times while jobs go on; raises AssertionError as `judge`."""
+    chance = random.Random(seed)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        workspace = folder / "workspace"
+        workspace.mkdir()
+        port = free_port()
+        site = Site(f"http://127.0.0.1:{port}")
+        jobs: list[Job] = []
+        going: set[asyncio.Task[None]] = set()
+        async with ScriptedProvider(counting_model) as provider:
+            config = surviving.CONFIG.format(url=provider.url, workspace=workspace)
+            arguments = ("--port", str(port))
+            for _ in range(stops):
+                with running_server(folder, config, arguments=arguments) as server:
+                    while len(going) < jobs_at_once:
+                        going.add(_begin_job(jobs, site, chance))
+                    await asyncio.sleep(chance.uniform(0.05, 0.8))
+                    await asyncio.to_thread(server.kill if chance.random() < 0.6 else server.terminate)
+                going = {task for task in going if not _is_done(task)}
+            with running_server(folder, config, arguments=arguments):
+                await asyncio.gather(*going)
+                return await judge(jobs, site, workspace)
+
+
+def _begin_job(jobs: list[Job], site: Site, chance: random.Random) -> "asyncio.Task[None]":
+    kind = chance.choice(list(KINDS))
+    job = Job(f"{kind}{len(jobs)}", site, random.Random(chance.random()))
+    jobs.append(job)
+    return asyncio.ensure_future(KINDS[kind](job))
+
+
+def _is_done(task: "asyncio.Task[None]") -> bool:
+    if task.done():
+        task.result()
+    return task.done()

@@ -88,7 +88,13 @@ def check_event(event: dict[str, Any]) -> None:
         assert kind.startswith(("response.mcp_call", "response.custom_tool_call")) or "item" in event
 
 
-_REFUSALS = ("authentication_error", "permission_error", "not_found_error")
+_REFUSALS = (
+    "authentication_error",
+    "permission_error",
+    "model_not_found",
+    "insufficient_quota",
+    "context_length_exceeded",
+)
 
 
 def as_the_sdk_types_it(event: dict[str, Any]) -> dict[str, Any]:

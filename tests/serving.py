@@ -8,6 +8,7 @@ import asyncio
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -236,6 +237,12 @@ async def serving(
                     await sdk.close()
 
 
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port
+
+
 class ServerProcess:
     """`holdfast serve` in a process of its own."""
 
@@ -269,6 +276,10 @@ class ServerProcess:
     def terminate(self) -> int:
         """SIGTERM, and wait until it has ended in order; its exit code."""
         self._process.send_signal(signal.SIGTERM)
+        return self.wait()
+
+    def wait(self) -> int:
+        """Wait until it has ended; its exit code."""
         return self._process.wait(timeout=30)
 
 

@@ -21,6 +21,7 @@ OWNERS: dict[str, tuple[str, ...]] = {
     ),
     "holdfast.runs.execute": ("its run: `LiveRun.task`, which `Supervisor.drain` interrupts and awaits",),
     "holdfast.runs.start": ("its run: `LiveRun.saving`, awaited by who begins it, and by `Supervisor.drain`",),
+    "holdfast.runs.take_up": ("`TakeUp._task`, which `aclose` cancels and awaits",),
     "holdfast.runs.sweep": ("`Sweeper._task`, which `aclose` cancels and awaits",),
     "holdfast.serving.lending": ("uvicorn's own set of requests, which its shutdown awaits",),
     "holdfast.serving.run": (

@@ -82,6 +82,9 @@ class LimitSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     max_queued_per_session: Annotated[int, msgspec.Meta(ge=0)] = 20
 
 
+OnRestart = Literal["resume", "end"]
+
+
 class AgentSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The table [agent] of the settings file."""
 
@@ -96,6 +99,8 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """One policy, or one per tool name (`*` matches), the rest `auto`."""
     approval_seconds: Positive = 300.0
     max_turns: Count = 50
+    on_restart: OnRestart = "resume"
+    """R15: what becomes of detached runs when their server dies or is stopped."""
     reasoning_effort: ReasoningEffort | None = None
     """This and the next three: how the model answers where a request does not say. None: as the provider likes."""
     temperature: Annotated[float, msgspec.Meta(ge=0, le=2)] | None = None

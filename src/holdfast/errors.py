@@ -7,6 +7,7 @@ HoldfastError
     NotFoundError         there is no such run, session, response …
     LimitReachedError     a limit of the server is reached; says when to try again
     SessionBusyError      the session has a run, and the client asked to be turned away (R11)
+    HandedOverError       the run goes on at the server's next start, or on another one (R16)
     KeyConflictError      an idempotency key came with another body (C15)
   UpstreamError           the model's side failed
     TransportLostError    the connection failed, stalled or ended early; may be tried again only before the first delta
@@ -90,6 +91,13 @@ class SessionBusyError(RequestError):
 
     status = 409
     code = "session_busy"
+
+
+class HandedOverError(RequestError):
+    """The run goes on when the server is back."""
+
+    status = 503
+    code = "handed_over"
 
 
 class KeyConflictError(RequestError):

@@ -204,6 +204,28 @@ class Warned(Value, frozen=True, kw_only=True, tag="run.warned"):
     message: str
 
 
+class RunHandedOver(Value, frozen=True, kw_only=True, tag="run.handed_over"):
+    """R16: its server is going down and has let go of it; it goes on at the next start, or on another server."""
+
+
+RestartReason = Literal["server_restart", "handed_over"]
+CutOff = Literal["request", "reasoning", "text", "tool_call", "tool"]
+"""What a run was in the middle of: a model that had said nothing yet, its thoughts, its words, a call that it was
+writing, a tool that was running."""
+
+
+class RunResumed(Value, frozen=True, kw_only=True, tag="run.resumed"):
+    """R15: the run goes on after its server was gone; the same run, with the next number."""
+
+    attempt: int
+    """Which attempt begins here: 2, 3, …"""
+    reason: RestartReason
+    cut: CutOff | None
+    """What of the last turn was cut off; None: nothing was under way. Always written out."""
+    repeated: tuple[CallId, ...] = ()
+    """Tools that were running and are carried out once more: they may be (`repeatable`)."""
+
+
 class RunEnded(Value, frozen=True, kw_only=True, tag="run.ended"):
     """The last event of every log."""
 
@@ -224,6 +246,8 @@ Event = (
     | ApprovalAnswered
     | Steered
     | Warned
+    | RunHandedOver
+    | RunResumed
     | RunEnded
 )
 

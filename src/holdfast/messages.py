@@ -3,7 +3,7 @@
 Codecs translate to and from these; the store keeps them. Vocabulary: imports only ids.
 """
 
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -124,6 +124,13 @@ def user_says(text: str) -> UserMessage:
     return UserMessage(parts=(Text(text=text),))
 
 
+GO_ON: Final = (
+    "[The connection was lost here, and what you said so far has been delivered. Go on from exactly where it stops, "
+    "without repeating or commenting on it.]"
+)
+"""R15: what a model is told behind its own cut words. It is said to the model alone, and kept nowhere."""
+
+
 class ToolSpec(Value, frozen=True, kw_only=True):
     """A tool as it is shown to a model."""
 
@@ -132,6 +139,8 @@ class ToolSpec(Value, frozen=True, kw_only=True):
     parameters: dict[str, Any]
     """JSON Schema of the arguments object."""
     strict: bool | None = None
+    repeatable: bool = False
+    """R15: carried out twice it does no more than once, so that it may be run again after a crash."""
 
 
 class Usage(Value, frozen=True, kw_only=True):

@@ -91,6 +91,7 @@ async def open_server(
     chaos: bool = False,
     parts: Parts | None = None,
     url: str = "",
+    takes_up: bool = True,
 ) -> AsyncIterator[Server]:
     """Open everything, in an order that can be closed backwards.
 
@@ -102,6 +103,7 @@ async def open_server(
         chaos: add the provider that fails on request.
         parts: what stands in for what the settings name.
         url: where it will be served, for whoever looks who has the store; empty: nobody else shall connect.
+        takes_up: go on with the runs that another server has left behind (R15); else they wait for one that does.
 
     Raises:
         ConfigError, StoreUnavailableError: it cannot start; the message says what to mend.
@@ -112,7 +114,7 @@ async def open_server(
         metrics = Metrics()
         store = parts.store or await _open_store(settings, data_dir, url, metrics, stack)
         stack.push_async_callback(store.aclose)
-        await recover(store, clock)
+        recovered = await recover(store, clock)
         retention = Retention(store, settings.store, clock)
         stack.push_async_callback(retention.aclose)
         providers = [await _open_chaos(stack)] if chaos else []
@@ -136,6 +138,8 @@ async def open_server(
             stack.push_async_callback(asyncio.to_thread, tracing.close)
         supervisor = Supervisor(store, agent, metrics, tracing)
         stack.push_async_callback(supervisor.aclose)
+        if takes_up:
+            supervisor.take_up(recovered.going_on)
         service = Service(
             settings=settings,
             store=store,

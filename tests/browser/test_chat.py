@@ -2,7 +2,6 @@
 
 import asyncio
 import re
-import socket
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,7 @@ from playwright.async_api import Browser, Route, expect
 
 from holdfast.testing import Fault, RecordedRequest, Reply, tool_call
 from tests.browser.browsing import browsing
-from tests.serving import Client, running_server
+from tests.serving import Client, free_port, running_server
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 
@@ -29,12 +28,6 @@ def hold(fast: int) -> int:
 
 See [the manual](https://example.org/manual).
 """
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
 
 
 def numbers_in(text: str) -> list[int]:
@@ -315,7 +308,7 @@ async def test_a_server_that_is_killed_and_started_again_gives_back_what_it_had_
 ) -> None:
     """R8.a, R8.b: the page goes on reading by itself; nothing seen is lost, and the end is told as what it was."""
     port = free_port()
-    async with browsing(tmp_path, browser, [SLOW], port=port) as it:
+    async with browsing(tmp_path, browser, [SLOW], port=port, agent='on_restart = "end"') as it:
         await it.ask("Count")
         await expect(it.answers.last).to_contain_text("20 ")
         it.server.kill()
@@ -330,6 +323,37 @@ async def test_a_server_that_is_killed_and_started_again_gives_back_what_it_had_
             assert kept[: len(seen)] == seen
             await it.page.reload()
             await expect(badge).to_be_visible()
+
+
+@pytest.mark.parametrize("how", ["kill", "terminate"])
+async def test_an_answer_goes_on_by_itself_when_its_server_is_back(tmp_path: Path, browser: Browser, how: str) -> None:
+    """R16.c, R15.d: the page reconnects and says so in one quiet line; the words go on in one piece."""
+
+    def count_on(request: RecordedRequest) -> Reply:
+        said = [m["content"] for m in request.body["messages"] if m["role"] == "assistant"]
+        begin = len(said[-1].split()) if said else 0
+        return Reply(text=NUMBERS[begin:150], delay_seconds=0.01)
+
+    port = free_port()
+    grace = "shutdown_grace_seconds = 0.1"
+    async with browsing(tmp_path, browser, count_on, port=port, server=grace) as it:
+        await it.ask("Count")
+        await expect(it.answers.last).to_contain_text("20 ")
+        await asyncio.to_thread(getattr(it.server, how))
+        await expect(it.answers.last).to_contain_text("Connection lost at")
+        config = (tmp_path / "holdfast.toml").read_text()
+        with running_server(tmp_path, config, arguments=["--port", str(port)]):
+            await expect(it.answers.last).to_contain_text("149", timeout=20_000)
+            await it.finished()
+            line = "The server was gone" if how == "kill" else "The server was stopped"
+            await expect(it.answers.last.get_by_text(f"{line}; the run goes on.")).to_have_count(1)
+            prose = it.answers.last.locator(".prose")
+            await expect(prose).to_have_count(1)
+            assert numbers_in(await prose.inner_text()) == list(range(150))
+            await expect(it.answers.last).not_to_contain_text("Connection lost")
+            await it.page.reload()
+            await expect(it.answers.last).to_contain_text("149")
+            assert numbers_in(await it.answers.last.locator(".prose").inner_text()) == list(range(150))
 
 
 async def test_a_run_begun_elsewhere_in_the_same_session_appears(tmp_path: Path, browser: Browser) -> None:

@@ -7,7 +7,7 @@ the server is replaced.
 import asyncio
 import os
 from collections import deque
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -105,15 +105,15 @@ def make_config(provider: ScriptedProvider, folder: Path, retries: int = 0) -> s
 
 
 @asynccontextmanager
-async def running_world(folder: Path, retries: int = 0) -> AsyncIterator[World]:
-    """The server and its model, until the block is left."""
+async def running_world(folder: Path, retries: int = 0, arguments: Iterable[str] = ()) -> AsyncIterator[World]:
+    """The server and its model, until the block is left; `arguments` are those of `holdfast serve`."""
     script: deque[Reply] = deque()
 
     def respond(_: RecordedRequest) -> Reply:
         return script.popleft() if script else Reply(fault=Fault("status", 418))
 
     async with ScriptedProvider(respond) as provider:
-        with running_server(folder, make_config(provider, folder, retries)) as server:
+        with running_server(folder, make_config(provider, folder, retries), arguments=arguments) as server:
             yield World(server, provider, folder, script)
 
 

@@ -228,7 +228,7 @@ CALLS: list[Event] = [
 async def recovered(store: Store, events: list[Event]) -> tuple[Transcript, list[CallId]]:
     """A run that a crash cut off, after the restart; and the calls that have a stored result."""
     record = await crash(store, events, client_tools=("weather",))
-    assert await recover(store, SystemClock()) == 1
+    assert (await recover(store, SystemClock())).closed == 1
     session = await store.get_session(record.session)
     assert session is not None
     assert session.head is not None
@@ -258,7 +258,7 @@ async def test_a_restart_leaves_the_calls_that_were_handed_over_to_the_client(st
 async def test_a_restart_keeps_what_a_run_had_used(store: Store) -> None:
     """R8.b: the turns that had ended were paid for."""
     record = await crash(store, CALLS)
-    assert await recover(store, SystemClock()) == 1
+    assert (await recover(store, SystemClock())).closed == 1
     kept = await store.get_run(record.id)
     assert kept is not None
     assert kept.usage == Usage(input_tokens=7, output_tokens=5)
@@ -285,7 +285,7 @@ async def test_what_is_to_be_kept_by_nobody_is_there_until_its_slowest_reader_ha
 async def test_a_restart_forgets_a_run_that_was_to_be_kept_by_nobody(store: Store) -> None:
     """P4.c: `store: false` is kept in no log and no session, crash or not."""
     record = await crash(store, CALLS, ephemeral=True)
-    assert await recover(store, SystemClock()) == 0
+    assert (await recover(store, SystemClock())).closed == 0
     assert await store.get_run(record.id) is None
     assert await store.read_log(record.id, BEFORE_FIRST, 10) == []
     assert await store.get_session(record.session) is None

@@ -1207,12 +1207,13 @@ async def test_deleting_a_response_that_goes_on_stops_it() -> None:
 
 
 async def test_responses_outlive_the_server(tmp_path: Path) -> None:
-    """P4.a, P9.c, R8.a, R8.b: after kill -9 a finished response is as it was, and one that was going is incomplete."""
+    """P4.a, P9.c, R8.a, R8.b: after kill -9 a finished response is as it was; one that may not go on is incomplete."""
     async with ScriptedProvider([Reply(text="Kept."), Reply(text="One two three", hold_after=2)]) as provider:
         config = f"""
             model = "scripted/m-1"
             [agent]
             tools = []
+            on_restart = "end"
             [providers.scripted]
             protocol = "chat_completions"
             base_url = "{provider.url}"
@@ -1326,8 +1327,8 @@ async def test_tools_that_openai_hosts_are_left_out_and_the_client_is_told() -> 
     """P10.b: some clients name them in every request; the client's own tools still reach the model."""
     own = {"type": "function", "name": "own", "parameters": {"type": "object", "properties": {}}}
     async with serving([Reply(text="fine")]) as world:
-        body = {"input": "x", "tools": [{"type": "web_search"}, own, {"type": "namespace", "name": "n", "tools": []}]}
+        body = {"input": "x", "tools": [{"type": "web_search"}, own, {"type": "tool_search"}]}
         answer = await world.client.post("/v1/responses", body)
         assert answer.json["status"] == "completed"
-        assert "namespace, web_search" in answer.headers["x-holdfast-warning"]
+        assert "tool_search, web_search" in answer.headers["x-holdfast-warning"]
         assert [tool["function"]["name"] for tool in world.provider.requests[0].body["tools"]] == ["own"]

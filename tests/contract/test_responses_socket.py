@@ -168,7 +168,7 @@ async def test_a_failed_continuation_forgets_what_it_continued() -> None:
         ("[1]", 400, "invalid_body"),
         ('{"type":"session.update"}', 400, "unknown_event_type"),
         ('{"type":"response.create"}', 400, "missing_required_parameter"),
-        ('{"type":"response.create","input":"x","stream":true}', 400, "unsupported_parameter"),
+        ('{"type":"response.create","input":"x","stream":false}', 400, "unsupported_parameter"),
         ('{"type":"response.create","input":"x","background":true}', 400, "unsupported_parameter"),
         ('{"type":"response.create","input":"x","generate":false}', 400, "unsupported_parameter"),
     ],
@@ -184,6 +184,13 @@ async def test_a_message_that_makes_no_sense_is_an_error_and_the_connection_stay
             spec.WebSocketErrorEvent.model_validate(event)
             assert (event["status"], event["error"]["code"]) == (status, code)
             assert text_of((await socket.turn("x"))[-1]["response"]) == "Fine."
+
+
+async def test_a_client_may_ask_for_the_stream_that_it_gets() -> None:
+    """P3.a: Codex does, with every message."""
+    async with serving([Reply(text="Fine.")]) as world, connected(world) as socket:
+        await socket.raw.send_str('{"type":"response.create","input":"x","stream":true}')
+        assert text_of((await socket.rest())[-1]["response"]) == "Fine."
 
 
 async def test_a_message_over_the_limit_is_refused_and_one_at_the_limit_answered_text_or_bytes() -> None:

@@ -339,8 +339,8 @@ async def test_a_run_cut_off_by_a_crash_is_closed_and_can_be_continued_from(stor
         done: asyncio.Future[object] = asyncio.get_running_loop().create_future()
         store.append(record.id, Batch(EventNumber(0), 1.0, events), done.set_result)
         assert await done is None
-        assert await recover(store, SystemClock()) == 1
-        assert await recover(store, SystemClock()) == 0
+        assert (await recover(store, SystemClock())).closed == 1
+        assert (await recover(store, SystemClock())).closed == 0
         replay = await read_all(await world.supervisor.subscribe(record.id))
         assert outcome_of(replay) == Incomplete(reason="server_restart")
         assert [e.executed for e in replay if isinstance(e, ToolFinished)] == ["unknown"]

@@ -57,7 +57,7 @@ async def test_a_full_disk_ends_the_stream_as_a_failure_and_the_server_goes_on_w
         record = await store.get_run(started.run)
         assert record is not None
         if record.ended_at is None:
-            assert await recover(store, SystemClock()) == 1
+            assert (await recover(store, SystemClock())).closed == 1
         replay = await read_all(await world.supervisor.subscribe(started.run))
         assert sum(len(event.text) for event in replay if isinstance(event, TextAdded)) == told
         assert sum(isinstance(event, RunEnded) for event in replay) == 1

@@ -17,7 +17,7 @@ from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
 
-from holdfast.config import AgentSettings
+from holdfast.config import AgentSettings, ServerSettings
 from holdfast.messages import Usage
 from holdfast.testing import Fault, Parts, Reply, ScriptedProvider, tool_call
 from tests.crashing import CONFIG
@@ -215,3 +215,26 @@ def test_without_an_exporter_opentelemetry_is_not_even_loaded(tmp_path: Path) ->
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert "OTEL_EXPORTER_OTLP_ENDPOINT is set" in ran.stdout
     assert "pip install 'holdfast[otel]'" in ran.stdout
+
+
+async def test_a_run_that_is_handed_over_is_a_span_on_each_server(tmp_path: Path) -> None:
+    """S10.b, R16.a: what the first did ends with the hand-over; the second's says which attempt it is."""
+    exporter = InMemorySpanExporter()
+    script, no_grace = [Reply(text=("One ", "two"), hold_after=1)], ServerSettings(shutdown_grace_seconds=0)
+    async with serving(script, data_dir=tmp_path, server=no_grace, parts=Parts(span_exporter=exporter)) as world:
+        run = (await world.client.post("/v1/runs", {"input": "Hello?"}, **HEADER)).json["run_id"]
+        async with world.client.opened("GET", f"/v1/runs/{run}/events") as live:
+            await live.content.readuntil(b'"One "')
+    before = exporter.get_finished_spans()
+    assert [span.name for span in before] == ["chat m-1", "invoke_agent holdfast"]
+    assert [attributes_of(span)["holdfast.outcome"] for span in before] == ["handed_over", "handed_over"]
+    exporter = InMemorySpanExporter()
+    async with serving([Reply(text="two")], data_dir=tmp_path, parts=Parts(span_exporter=exporter)) as world:
+        assert (await world.client.get(f"/v1/runs/{run}/events")).status == 200
+        await world.ended(run)
+    *_, invoked = exporter.get_finished_spans()
+    attributes = attributes_of(invoked)
+    assert invoked.parent is not None
+    assert f"{invoked.parent.trace_id:032x}" == TRACE
+    assert (attributes["holdfast.run.attempt"], attributes["holdfast.run.resumed_after"]) == (2, "handed_over")
+    assert attributes["holdfast.outcome"] == "completed"

@@ -30,7 +30,7 @@ def log_of(answer: Answer) -> list[dict[str, Any]]:
 
 
 async def start(http: Client, session: str) -> str:
-    run: str = (await http.post("/v1/runs", {"input": "go", "session_id": session})).json["run_id"]
+    run: str = (await http.post("/v1/runs", {"input": "go", "session_id": session, "on_restart": "end"})).json["run_id"]
     return run
 
 

@@ -95,7 +95,7 @@ def test_a_back_up_made_as_the_page_says_can_be_restored(tmp_path: Path, way: st
 def test_the_copies_may_be_made_while_a_run_is_written(tmp_path: Path) -> None:
     place, folder = Place(tmp_path), tmp_path / "server"
     with running_server(folder, CONFIG) as server:
-        run = str(ask(server, "/v1/runs", {"input": "count slowly to 300"})["run_id"])
+        run = str(ask(server, "/v1/runs", {"input": "count slowly to 300", "on_restart": "end"})["run_id"])
         while ask(server, f"/v1/runs/{run}")["text"] == "":
             pass
         place.run(commands("# 1."))

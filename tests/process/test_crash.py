@@ -24,7 +24,7 @@ async def test_a_client_of_hermes_takes_up_a_run_that_a_crash_cut_and_is_told_so
         config = CONFIG.format(url=provider.url) + '[server]\ndialect = "hermes"\n'
         with running_server(tmp_path, config) as server:
             async with Client(server.base_url) as client:
-                run = (await client.post("/v1/runs", {"input": "Hello?"})).json["run_id"]
+                run = (await client.post("/v1/runs", {"input": "Hello?", "on_restart": "end"})).json["run_id"]
                 async with client.opened("GET", f"/v1/runs/{run}/events") as live:
                     seen = await live.content.readuntil(b'"two "}\n\n')
             server.kill()

@@ -5,6 +5,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from holdfast.clock import SystemClock
 from holdfast.config import StoreSettings
@@ -12,7 +13,7 @@ from holdfast.errors import StoreUnavailableError
 from holdfast.events import RunEnded, TextAdded, Warned
 from holdfast.ids import BEFORE_FIRST, EventNumber, SessionId
 from holdfast.outcomes import Completed, Failed, Incomplete
-from holdfast.runs.recovery import recover
+from holdfast.runs.recovery import Recovered, recover
 from holdfast.store.records import ConversationRecord, RunFilter, RunRecord, SessionFilter, SessionRecord
 from holdfast.store.retention import apply_retention
 from holdfast.store.sqlite import SqliteStore
@@ -154,7 +155,7 @@ async def test_recovery_and_retention_pass_over_what_is_damaged_and_go_on_with_t
     damage(file, "UPDATE journal SET events = ? WHERE run = 5 AND first = 2", body)
     damage(file, "UPDATE log SET events = ? WHERE run = 1", body)
     store = await SqliteStore.open(file)
-    assert await recover(store, SystemClock()) == 4
+    assert (await recover(store, SystemClock())).closed == 4
     assert await store.unfinished_runs() == []
     for record in records:
         kept = await store.get_run(record.id)
@@ -252,7 +253,7 @@ async def test_a_row_of_the_journal_that_cannot_be_read_keeps_no_store_from_open
     damaged_run, whole = await cut_off(file, 2)
     assert damage_column(file, "journal", column, value, "run = 1 AND first = 2")
     store = await SqliteStore.open(file)
-    assert await recover(store, SystemClock()) == 2
+    assert (await recover(store, SystemClock())).closed == 2
     for record, words in ((damaged_run, {"w1 ", "w3 "}), (whole, {"w1 ", "w2 ", "w3 "})):
         kept = await store.get_run(record.id)
         assert kept is not None and kept.outcome == Incomplete(reason="server_restart")
@@ -284,13 +285,30 @@ async def test_a_run_whose_columns_cannot_be_read_ends_where_it_was_asked_to(
     (record,) = await cut_off(file, 1)
     assert damage_column(file, "runs", column, DAMAGED_VALUES[kind], "1")
     store = await SqliteStore.open(file)
-    assert await recover(store, SystemClock()) == 1
+    assert (await recover(store, SystemClock())).closed == 1
     session = await store.get_session(record.session)
     conversation = await store.get_conversation("talk0")
     assert session is not None and conversation is not None and session.head == conversation.head
     assert await said_on_path(store, session.head) == ["hello", ""]
     assert [listed.id for listed in await store.list_sessions(SessionFilter())] == [record.session]
     await apply_retention(store, StoreSettings(retention_days=100_000), SystemClock())
+    await store.aclose()
+
+
+@damaged
+async def test_a_run_that_cannot_be_taken_up_again_is_closed(tmp_path: Path, body: object) -> None:
+    """R8.b, R15.a: what it would need to go on is damaged, and nothing else has to wait for that."""
+    file = tmp_path / "holdfast.db"
+    store = await SqliteStore.open(file)
+    record = run_record()
+    await store.create_run(replace(record, continuation=b"\x80"))
+    await append(store, record.id, started(record))
+    await store.aclose()
+    damage(file, "UPDATE continuations SET body = ?", body)
+    store = await SqliteStore.open(file)
+    assert await recover(store, SystemClock()) == Recovered(1, [])
+    kept = await store.get_run(record.id)
+    assert kept is not None and kept.outcome == Incomplete(reason="server_restart")
     await store.aclose()
 
 

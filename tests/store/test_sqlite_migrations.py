@@ -27,6 +27,7 @@ async def test_client_tools_and_metadata_leave_the_notes_of_their_surface(tmp_pa
         _write_body(old, plain, echo={"sealed": False})
         old.execute("UPDATE requests SET body = ? WHERE run = 3", (b'{"id": ',))
         old.execute("DROP INDEX runs_unkept")
+        old.execute("DROP TABLE continuations")
         old.execute("PRAGMA user_version = 2")
     store = await SqliteStore.open(file)
     found = await store.get_run(noted.id)

@@ -208,3 +208,31 @@ describe("the fold of a run's events", () => {
     expect(answerText(fold(EMPTY, log(...started, text("a"), unknown, text("b"))))).toBe("ab");
   });
 });
+
+describe("a run that goes on after its server was gone", () => {
+  const resumed: Bare = { type: "run.resumed", attempt: 2, reason: "server_restart", cut: "text" };
+
+  it("keeps the words in one piece and says so above them, once", () => {
+    const cut: Bare = { type: "turn.cut", turn: 0, error: "the server was gone" };
+    const again: Bare = { type: "turn.started", turn: 0, model: "a/b" };
+    const view = fold(EMPTY, log(...started, text("```\none "), cut, resumed, again, text("two\n```"), ended));
+    expect(view.items).toMatchObject([
+      { kind: "notice", level: "info", text: "The server was gone; the run goes on." },
+      { kind: "text", text: "```\none two\n```" },
+    ]);
+    expect(answerText(view)).toBe("```\none two\n```");
+  });
+
+  it("says so behind a tool that was cut off, and nothing of a hand-over before it is over", () => {
+    const running: Bare = { type: "tool.started", call_id: "c1", name: "x", arguments: "{}", label: "x" };
+    const unknown: Bare = { type: "tool.finished", call_id: "c1", name: "x", output: "", failed: true, executed: "unknown" };
+    const left = fold(EMPTY, log(...started, began, answered, running, { type: "run.handed_over" }));
+    expect(left.items.map((item) => item.kind)).toEqual(["tool"]);
+    const handedOver: Bare = { ...resumed, reason: "handed_over", cut: "tool" };
+    const view = fold(EMPTY, log(...started, began, answered, running, unknown, handedOver));
+    expect(view.items).toMatchObject([
+      { kind: "tool", state: "unknown" },
+      { kind: "notice", text: "The server was stopped; the run goes on." },
+    ]);
+  });
+});

@@ -16,11 +16,13 @@ from holdfast.agents.cuts import NOT_CARRIED_OUT, cut_deltas, cut_turn, drop_cal
 from holdfast.agents.pairing import pair_results
 from holdfast.agents.port import RunHandle
 from holdfast.agents.request import RunRequest, with_defaults
+from holdfast.agents.resume_point import BEGINNING, ResumePoint
 from holdfast.aside import is_many, run_aside
 from holdfast.clock import Clock
 from holdfast.config import AgentSettings, LimitSettings
 from holdfast.errors import ToolError, UpstreamError
 from holdfast.events import (
+    ApprovalAnswered,
     ApprovalAsked,
     ArgumentsAdded,
     Delta,
@@ -72,35 +74,47 @@ class Loop:
         "_max_output_bytes",
         "_messages",
         "_output_bytes",
+        "_point",
         "_request",
         "_run",
         "_tool_calls",
     )
 
-    def __init__(self, agent: Agent, request: RunRequest, history: Sequence[Message], run: RunHandle) -> None:
+    def __init__(
+        self,
+        agent: Agent,
+        request: RunRequest,
+        history: Sequence[Message],
+        run: RunHandle,
+        point: ResumePoint = BEGINNING,
+    ) -> None:
+        """A run from its beginning, or from where it was when its server was gone (R15)."""
         self._agent = agent
         self._request = request
         self._run = run
+        self._point = point
         self._history = history
         self._messages: list[Message] = []
         """What the model is shown, once it is put together."""
         self._client_tools = {tool.name for tool in request.client_tools}
-        self._tool_calls = 0
+        self._tool_calls = point.tool_calls
         self._fold = TurnFold()
         """What the model has said in this turn."""
-        self._output_bytes = 0
+        self._output_bytes = point.output_bytes
         self._max_output_bytes = agent.limits.max_output_bytes
-        self._has_text = False
+        self._has_text = point.has_text
         self._ended: Outcome | None = None
 
     async def run(self) -> Outcome:
         """Turn after turn, to the outcome."""
         max_turns = self._request.max_turns or self._agent.settings.max_turns
-        turn = 0
+        turn = self._point.turns
         history, given = self._history, self._request.input
-        self._messages = await run_aside(is_many(history) or is_many(given), _put_together, history, given)
+        before = await run_aside(is_many(history) or is_many(given), _put_together, history, given)
+        self._messages = [*before, *self._point.shown()]
         if missing := await self._missing_tools():
             self._say(*(Warned(message=problem) for problem in missing))
+        await self._go_on()
         while self._ended is None:
             if turn == max_turns:
                 return Incomplete(reason="max_turns")
@@ -110,6 +124,14 @@ class Loop:
             if self._ended is None:
                 await self._after_turn(self._fold)
         return self._ended
+
+    async def _go_on(self) -> None:
+        """R15: what the last turn asked for and was not done yet."""
+        point = self._point
+        if point.turn is not None and point.turn.answered is not None:
+            await self._after_turn(point.turn)
+        elif point.calls is not None:
+            await self._tools(point.calls)
 
     def _say(self, *events: Event) -> None:
         self._run.push(events)
@@ -172,7 +194,8 @@ class Loop:
     def _call(self, turn: int) -> ModelCall:
         request, agent = self._request, self._agent
         options = with_defaults(request.options, agent.settings)
-        if turn and options.tool_choice != "none":
+        is_first = turn == 0 or (turn == self._point.turns and not self._point.has_answered)
+        if not is_first and options.tool_choice != "none":
             # A forced tool is forced once: forced again after its result, the run could never end.
             options = msgspec.structs.replace(options, tool_choice=None)
         tools: list[ToolSpec] = list(request.client_tools)
@@ -195,7 +218,8 @@ class Loop:
         assert answered is not None, "an upstream that returns without error has said how the turn ended"
         match answered.finish:
             case "length" | "content_filter" | "refusal":
-                self._say(*drop_calls(fold.calls, _CUT[answered.finish], after_text=fold.has_text))
+                if not (fold is self._point.turn and self._point.is_dropped):
+                    self._say(*drop_calls(fold.calls, _CUT[answered.finish], after_text=fold.has_text))
                 self._ended = _cut_outcome(answered.finish)
             case "stop" | "tool_calls":
                 message = fold.message()
@@ -213,6 +237,8 @@ class Loop:
         theirs: list[ToolCall] = []
         limit = self._request.max_tool_calls or self._agent.limits.max_tool_calls
         for call in message.tool_calls:
+            if call.id in self._point.finished:
+                continue
             if call.name in self._client_tools:
                 if call.is_whole:
                     theirs.append(call)
@@ -223,10 +249,13 @@ class Loop:
                 self._ended = Incomplete(reason="max_tool_calls")
                 self._refuse(call, NOT_CARRIED_OUT)
                 continue
-            self._tool_calls += 1
+            if call.id not in self._point.begun:
+                self._tool_calls += 1
             await self._tool(call)
         if theirs and self._ended is None:
-            self._say(*(ToolCallReady(call_id=c.id, name=c.name, arguments=c.arguments) for c in theirs))
+            told = self._point.ready
+            new = [call for call in theirs if call.id not in told]
+            self._say(*(ToolCallReady(call_id=c.id, name=c.name, arguments=c.arguments) for c in new))
             self._ended = RequiresAction(reason="client_tools", calls=tuple(call.id for call in theirs))
 
     async def _tool(self, call: ToolCall) -> None:
@@ -238,17 +267,28 @@ class Loop:
             self._refuse(call, error.message)
             return
         policy = self._agent.policy.of(call.name)
-        if policy == "ask" and self._request.can_ask:
-            seconds = self._agent.settings.approval_seconds
-            self._say(ApprovalAsked(call_id=call.id, name=call.name, arguments=call.arguments, seconds=seconds))
-            answer = await self._run.ask(call.id, seconds)
+        if call.id in self._point.begun:
+            pass  # It was approved then.
+        elif policy == "ask" and self._request.can_ask:
+            answer = await self._ask(call)
             if not answer.approved:
-                self._refuse(call, _DENIED[answer.by])
+                self._refuse(call, _DENIED.get(answer.by, NOT_CARRIED_OUT))
                 return
         elif policy != "auto":
             self._refuse(call, _DENIED["policy" if policy == "deny" else "nobody"])
             return
         await self._carry_out(call, arguments)
+
+    async def _ask(self, call: ToolCall) -> ApprovalAnswered:
+        """Somebody's word on a call; it may have been asked for, or given, before the server was gone."""
+        point = self._point
+        if call.id in point.decisions:
+            return point.decisions[call.id]
+        if call.id in point.waiting:
+            return await self._run.ask(call.id, point.waiting[call.id])
+        seconds = self._agent.settings.approval_seconds
+        self._say(ApprovalAsked(call_id=call.id, name=call.name, arguments=call.arguments, seconds=seconds))
+        return await self._run.ask(call.id, seconds)
 
     async def _check_known(self, name: str) -> None:
         if name in self._tool_names():
@@ -265,8 +305,9 @@ class Loop:
 
     async def _carry_out(self, call: ToolCall, arguments: dict[str, Any]) -> None:
         tools, clock = self._agent.tools, self._agent.clock
-        label = tools.label(call.name, arguments)
-        self._say(ToolStarted(call_id=call.id, name=call.name, arguments=call.arguments, label=label))
+        if call.id not in self._point.begun:
+            label = tools.label(call.name, arguments)
+            self._say(ToolStarted(call_id=call.id, name=call.name, arguments=call.arguments, label=label))
         # Whatever it does, after a crash the log knows that it was begun (R8).
         await self._run.drain()
         context = ToolContext(

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from holdfast.config import AgentSettings
+from holdfast.config import AgentSettings, OnRestart
 from holdfast.ids import NodeId, RunId, SessionId
 from holdfast.messages import Message, ToolSpec
 from holdfast.store.records import Surface
@@ -46,6 +46,8 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     max_turns: int | None = None
     on_disconnect: Literal["cancel", "continue"] | float = "cancel"
     """What happens when the last subscriber leaves; a number: seconds to come back in."""
+    on_restart: OnRestart = "end"
+    """R15: what happens when its server is gone."""
     lane: LanePolicy | None = None
     """R11: what to do when the session has a run; None: the session was derived, not named, and has no lane."""
     can_ask: bool = True

@@ -5,7 +5,7 @@ completions, responses (for tools) and the runs API; `chat_history` writes them 
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from typing import Any, Final
 
 import msgspec
@@ -99,7 +99,7 @@ def parse_history(raw: Any, at: str) -> ChatHistory:
     return ChatHistory(system=system, messages=tuple(m for m in parsed if not isinstance(m, SystemMessage)))
 
 
-def refuse_too_many(given: Sequence[Any], at: str, limit: int, what: str) -> None:
+def refuse_too_many(given: Sized, at: str, limit: int, what: str) -> None:
     """S7: what is gone through one by one has a bound.
 
     Raises:

@@ -116,6 +116,8 @@ async def _open_here(options: ClientOptions, model: str | None) -> AsyncIterator
         data_dir=startup.data_dir,
         environment=startup.environment,
         settings_file=startup.loaded.path,
+        # It is gone with its user's question; long work waits for a server that stays.
+        takes_up=False,
     ) as server:
         listeners = open_listeners(resolve(_LOOPBACK), 0)
         url = make_url(_LOOPBACK, listeners[0].getsockname()[1])

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from holdfast.agents.cuts import outcome_of_failure
 from holdfast.agents.loop import Agent, Loop
 from holdfast.errors import StoreError, UpstreamError
-from holdfast.events import RunStarted, Warned
+from holdfast.events import Warned
 from holdfast.messages import Message
 from holdfast.outcomes import Cancelled, Failed, Outcome, outcome_name, outcome_reason
 from holdfast.runs.closing import close_interrupted
@@ -46,7 +46,10 @@ class Executor:
     async def _execute(self, live: LiveRun, turn: "asyncio.Future[None]") -> None:
         outcome = await self._work(live, turn)
         try:
-            await self._end(live, outcome)
+            if live.state.phase is Phase.LEAVING:
+                await self._release(live)
+            else:
+                await self._end(live, outcome)
         except Exception:
             # A bug of ours. Nobody may wait for this run for ever, nor its session; the next start closes its log.
             logger.exception("run %s could not be ended", live.request.run)
@@ -59,13 +62,16 @@ class Executor:
         try:
             if state.phase is Phase.STARTING:
                 state.move(Move.STEP)
-            live.recorder.push([RunStarted(run=request.run, session=request.session, model=request.model)])
-            if state.interruption is None:
+            live.open_log()
+            if state.phase is Phase.QUEUED:
                 await turn
                 state.move(Move.TURN)
-                live.times.active_at = live.times.executing_since = self._clock.monotonic()
+                live.times.active_at = now = self._clock.monotonic()
+                live.times.executing_since = now - live.times.used_seconds
                 logger.info("run %s started: %s, surface %s", request.run, request.model, request.surface)
-            return state.interruption or await Loop(self._agent, request, await self._history(live), live).run()
+            if state.phase is not Phase.RUNNING:
+                return state.interruption or Cancelled(reason="shutdown")
+            return await Loop(self._agent, request, await self._history(live), live, live.point).run()
         except asyncio.CancelledError:
             return state.interruption or Cancelled(reason="shutdown")
         except UpstreamError as error:
@@ -85,6 +91,18 @@ class Executor:
         except StoreError as error:
             live.recorder.push([Warned(message=f"The stored history could not be read: {error.message}")])
             return ()
+
+    async def _release(self, live: LiveRun) -> None:
+        """R16: save what it said, and let go of it."""
+        if live.state.admission is Admission.PENDING and live.saving is not None:
+            await asyncio.wait([live.saving])
+        if live.state.admission is Admission.REFUSED:
+            withdraw(live, self._registry)
+            return
+        await live.recorder.hand_over()
+        live.state.move(Move.RELEASE)
+        logger.info("run %s is handed over: it goes on at the next start", live.request.run)
+        self._registry.remove(live)
 
     async def _end(self, live: LiveRun, outcome: Outcome) -> None:
         """Save the end, tell it, and let the next run of the session begin."""

@@ -9,16 +9,18 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from holdfast.agents.request import RunRequest
+from holdfast.agents.resume_point import BEGINNING
 from holdfast.clock import Clock
 from holdfast.errors import StoreError
-from holdfast.events import CONTENT_DELTAS, ApprovalAnswered, ApprovedBy, Event, Steered
+from holdfast.events import CONTENT_DELTAS, ApprovalAnswered, ApprovedBy, Event, RunStarted, Steered
 from holdfast.ids import BEFORE_FIRST, CallId, EventNumber
 from holdfast.messages import UserMessage
 from holdfast.outcomes import Cancelled
 from holdfast.runs.log.recorder import Recorder
 from holdfast.runs.log.subscription import Subscription
 from holdfast.runs.questions import Questions
-from holdfast.runs.state import Move, Phase, RunState
+from holdfast.runs.resume import Resumption
+from holdfast.runs.state import Admission, Move, Phase, RunState
 from holdfast.store.port import RunLog
 from holdfast.store.records import Reserved, RunRecord
 
@@ -26,7 +28,7 @@ from holdfast.store.records import Reserved, RunRecord
 class Times:
     """When what happened to a run: monotonic seconds, for limits and figures."""
 
-    __slots__ = ("active_at", "created_at", "executing_since", "first_delta_at", "interrupted_at")
+    __slots__ = ("active_at", "created_at", "executing_since", "first_delta_at", "interrupted_at", "used_seconds")
 
     def __init__(self, now: float) -> None:
         self.created_at = now
@@ -34,6 +36,8 @@ class Times:
         """The last sign of life (U7)."""
         self.executing_since: float | None = None
         """When its turn came: waiting for it does not count against the run's time (R10)."""
+        self.used_seconds = 0.0
+        """How long it was executed before, on servers that are gone (R15)."""
         self.first_delta_at: float | None = None
         self.interrupted_at: float | None = None
 
@@ -46,6 +50,8 @@ class LiveRun:
         "_grace",
         "_log",
         "is_waiting",
+        "opening",
+        "point",
         "questions",
         "readers",
         "record",
@@ -58,13 +64,19 @@ class LiveRun:
         "times",
     )
 
-    def __init__(self, request: RunRequest, record: RunRecord, log: RunLog, clock: Clock) -> None:
+    def __init__(
+        self, request: RunRequest, record: RunRecord, log: RunLog, clock: Clock, resumed: Resumption | None = None
+    ) -> None:
         self.request = request
         self.record = record
         """As the store has it from its start."""
-        self.recorder = Recorder(request.run, log, clock)
+        self.recorder = Recorder(request.run, log, clock, None if resumed is None else resumed.transcript)
         self.state = RunState()
         self.times = Times(clock.monotonic())
+        self.opening: Sequence[Event] = (RunStarted(run=request.run, session=request.session, model=request.model),)
+        """What its log says first of all, in this process."""
+        self.point = BEGINNING
+        """Where its agent begins."""
         self.saving: asyncio.Task[Reserved | None] | None = None
         """Saves the record. Its result says who has the run's key, if it is not this run."""
         self.task: asyncio.Task[None] | None = None
@@ -78,6 +90,18 @@ class LiveRun:
         self._log = log
         self._clock = clock
         self._grace: asyncio.TimerHandle | None = None
+        if resumed is not None:
+            self.opening, self.point = resumed.opening, resumed.point
+            self.times.used_seconds = resumed.used_seconds
+            self.steering += resumed.transcript.steering
+            self.questions.reopen(call for call, seconds in resumed.point.waiting.items() if seconds > 0)
+            self.state.decide(Admission.SAVED)
+
+    def open_log(self) -> None:
+        """What its log says first, once: before anything else that is said by it or to it."""
+        opening, self.opening = self.opening, ()
+        if opening:
+            self.recorder.push(opening)
 
     # For its agent
 
@@ -109,6 +133,8 @@ class LiveRun:
 
     async def ask(self, call: CallId, seconds: float) -> ApprovalAnswered:
         """Wait until somebody approves a call, or denies it, or the time for it is over. The answer is in the log."""
+        if seconds <= 0:
+            return self._deny_late(call)  # The time was over before anybody was here to ask (R15).
         with self.questions.open(call) as answer, self.waiting():
             self.state.move(Move.ASK)
             try:
@@ -119,12 +145,15 @@ class LiveRun:
             except TimeoutError:
                 if not answer.cancelled():
                     return answer.result()  # It came in the same moment, and whoever gave it was told so.
-                denied = ApprovalAnswered(call_id=call, approved=False, by="timeout")
-                self.push((denied,))
-                return denied
+                return self._deny_late(call)
             finally:
                 if self.state.phase is Phase.WAITING_APPROVAL:
                     self.state.move(Move.ANSWER)
+
+    def _deny_late(self, call: CallId) -> ApprovalAnswered:
+        denied = ApprovalAnswered(call_id=call, approved=False, by="timeout")
+        self.push((denied,))
+        return denied
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
@@ -143,7 +172,7 @@ class LiveRun:
         Raises:
             StoreError: the answer could not be saved, and the run ends.
         """
-        asked = self.questions.find(call) if self.state.phase is Phase.WAITING_APPROVAL else None
+        asked = self.questions.find(call) if self.state.is_going else None
         if asked is None:
             return None
         answer = ApprovalAnswered(call_id=asked, approved=approved, by=by)
@@ -181,6 +210,17 @@ class LiveRun:
             return False
         self.times.interrupted_at = self._clock.monotonic()
         # A task that has not taken its first step would end without it, and so unsaved; it looks for itself then.
+        if has_stepped and self.task is not None:
+            self.task.cancel()
+        return True
+
+    def hand_over(self) -> bool:
+        """R16: let go of it, if it may be resumed; False: it has to be ended."""
+        if self.request.on_restart != "resume" or self.request.ephemeral:
+            return False
+        has_stepped = self.state.phase is not Phase.STARTING
+        if not self.state.hand_over():
+            return False
         if has_stepped and self.task is not None:
             self.task.cancel()
         return True

@@ -1,7 +1,7 @@
 """The calls of one run that wait for somebody's word (R12). Sits on nothing but the vocabulary."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from holdfast.errors import StoreError
@@ -17,13 +17,18 @@ class Questions:
     def __init__(self) -> None:
         self._open: dict[CallId, asyncio.Future[ApprovalAnswered]] = {}
 
+    def reopen(self, calls: Iterable[CallId]) -> None:
+        """What was asked on a server that is gone can be answered at once, before its run has come to it (R12, R15)."""
+        for call in calls:
+            self._open[call] = asyncio.get_running_loop().create_future()
+
     @contextmanager
     def open(self, call: CallId) -> Iterator[asyncio.Future[ApprovalAnswered]]:
         """A question that can be answered while the block runs."""
-        answer: asyncio.Future[ApprovalAnswered] = asyncio.get_running_loop().create_future()
-        self._open[call] = answer
+        if call not in self._open:
+            self._open[call] = asyncio.get_running_loop().create_future()
         try:
-            yield answer
+            yield self._open[call]
         finally:
             del self._open[call]
 

@@ -1,4 +1,4 @@
-"""After a crash: every run that was going is closed honestly (R8). Sits on the store's port and the transcript.
+"""After a crash: every run that was going is closed honestly, unless it goes on (R8). Sits on the store's port.
 
 Runs before the server accepts requests, so nothing here is live. A tool that was running is marked `unknown` and never
 run again.
@@ -6,7 +6,7 @@ run again.
 
 import logging
 from collections.abc import Coroutine
-from typing import Any
+from typing import Any, NamedTuple
 
 from holdfast.clock import Clock
 from holdfast.errors import LogConflictError
@@ -15,14 +15,24 @@ from holdfast.outcomes import Incomplete, RequiresAction
 from holdfast.runs.closing import close_interrupted
 from holdfast.runs.log.ending import end_log
 from holdfast.runs.log.reading import read_transcript
+from holdfast.runs.resume import request_of
 from holdfast.store.port import Store
 from holdfast.store.records import RunRecord
 
 logger = logging.getLogger(__name__)
 
 
-async def recover(store: Store, clock: Clock) -> int:
-    """Close every run that the last process left open; how many there were.
+class Recovered(NamedTuple):
+    """What the last process left open."""
+
+    closed: int
+    """How many were ended."""
+    going_on: list[RunRecord]
+    """Those that are taken up again (R15), oldest first."""
+
+
+async def recover(store: Store, clock: Clock) -> Recovered:
+    """Close every run that the last process left open, but for those that go on.
 
     Raises:
         StoreUnavailableError: the store cannot be used.
@@ -30,11 +40,13 @@ async def recover(store: Store, clock: Clock) -> int:
     for run in await store.unkept_runs():
         await _each(store, run, store.delete_run(run))
     unfinished = await store.unfinished_runs()
-    for record in unfinished:
-        await _each(store, record.id, _close(store, record, clock))
-    if unfinished:
-        logger.warning("%d runs were cut off by the last stop and are closed as incomplete", len(unfinished))
-    return len(unfinished)
+    going_on = [record for record in unfinished if request_of(record) is not None]
+    cut_off = [record for record in unfinished if request_of(record) is None]
+    for record in cut_off:
+        await _each(store, record.id, close(store, record, clock))
+    if cut_off:
+        logger.warning("%d runs were cut off by the last stop and are closed as incomplete", len(cut_off))
+    return Recovered(len(cut_off), going_on)
 
 
 async def _each(store: Store, run: RunId, step: Coroutine[Any, Any, None]) -> None:
@@ -46,7 +58,12 @@ async def _each(store: Store, run: RunId, step: Coroutine[Any, Any, None]) -> No
         logger.exception("run %s could not be closed; the next start tries again", run)
 
 
-async def _close(store: Store, record: RunRecord, clock: Clock) -> None:
+async def close(store: Store, record: RunRecord, clock: Clock) -> None:
+    """End the log of a run that nobody goes on with.
+
+    Raises:
+        StoreUnavailableError: the store cannot be used.
+    """
     transcript = await read_transcript(store, record.id)
     # A run that had handed calls over had come to its end: it is the client's turn, as the client may have been told.
     calls = tuple(transcript.handed_over)

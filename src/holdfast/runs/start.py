@@ -16,6 +16,7 @@ from holdfast.outcomes import Cancelled
 from holdfast.runs.live import LiveRun
 from holdfast.runs.log.subscription import Subscription
 from holdfast.runs.registry import Registry
+from holdfast.runs.resume import continuation_of
 from holdfast.runs.state import Admission, Move
 from holdfast.runs.telemetry.tracing import Tracing
 from holdfast.store.port import RunLog
@@ -149,6 +150,8 @@ def make_record(request: RunRequest, now: float) -> RunRecord:
         echo=request.echo,
         ephemeral=request.ephemeral,
         conversation=request.conversation,
+        on_restart=request.on_restart,
+        continuation=continuation_of(request),
     )
 
 

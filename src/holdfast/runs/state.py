@@ -10,6 +10,10 @@
                                                  │
     STARTING, STOPPING, CLOSING ─────────────────┴──withdraw──> WITHDRAWN
 
+    STARTING, QUEUED, RUNNING, WAITING_APPROVAL ──hand_over──> LEAVING ──release──> HANDED_OVER
+                                                                 │
+                                                                 └──withdraw──> WITHDRAWN
+
 The law:
 
 1. A run has two sides: the work, drawn above, and its admission, which is PENDING until the store has SAVED or REFUSED
@@ -18,7 +22,9 @@ The law:
    first reason counts, and none counts any more once the outcome is known.
 3. A run that was saved ends as ENDED, with exactly one end in its log. One that was refused has never been: WITHDRAWN,
    and nothing of it is kept or told.
-4. CLOSING is left only when the admission is no longer PENDING: there is nothing to end before there is something kept.
+4. A run that may be resumed (R15) is let go of at the server's end, unsaved end and all: HANDED_OVER. Its log has no
+   end; the next start, or another server, takes it up as a new life of the same run.
+5. CLOSING is left only when the admission is no longer PENDING: there is nothing to end before there is something kept.
 
 What a run may do next is decided here, and nowhere else. Beside it stand the tasks that do it (`live`), and how far its
 log has come (`log/recorder`). Knows no clock, no store, no task and no HTTP; above it is `live`.
@@ -44,6 +50,9 @@ class Phase(Enum):
     """It was interrupted, and leaves whatever it is doing."""
     CLOSING = auto()
     """Its outcome is known, and its end is being saved."""
+    LEAVING = auto()
+    """The server is going down: it leaves whatever it is doing, and goes on elsewhere (R16)."""
+    HANDED_OVER = auto()
     ENDED = auto()
     WITHDRAWN = auto()
     """It could not be saved at its start, or was somebody else's: it has never been."""
@@ -70,6 +79,10 @@ class Move(Enum):
     """the loop: somebody has, or the time for it is over."""
     INTERRUPT = auto()
     """stop, the last reader, sweep, a run that replaces it, the server's end."""
+    HAND_OVER = auto()
+    """the server's end, for a run that may be resumed."""
+    RELEASE = auto()
+    """execute: all that it said is saved, and it is no longer this server's."""
     FINISH = auto()
     """execute: the work is over, and its outcome known."""
     CLOSE = auto()
@@ -90,13 +103,19 @@ NEXT: Final[dict[tuple[Phase, Move], Phase]] = {
     (Phase.RUNNING, Move.FINISH): Phase.CLOSING,
     (Phase.WAITING_APPROVAL, Move.ANSWER): Phase.RUNNING,
     (Phase.WAITING_APPROVAL, Move.INTERRUPT): Phase.STOPPING,
+    (Phase.STARTING, Move.HAND_OVER): Phase.LEAVING,
+    (Phase.QUEUED, Move.HAND_OVER): Phase.LEAVING,
+    (Phase.RUNNING, Move.HAND_OVER): Phase.LEAVING,
+    (Phase.WAITING_APPROVAL, Move.HAND_OVER): Phase.LEAVING,
+    (Phase.LEAVING, Move.RELEASE): Phase.HANDED_OVER,
+    (Phase.LEAVING, Move.WITHDRAW): Phase.WITHDRAWN,
     (Phase.STOPPING, Move.FINISH): Phase.CLOSING,
     (Phase.STOPPING, Move.WITHDRAW): Phase.WITHDRAWN,
     (Phase.CLOSING, Move.CLOSE): Phase.ENDED,
     (Phase.CLOSING, Move.WITHDRAW): Phase.WITHDRAWN,
 }
 """What a move makes of a run; what is not here cannot happen."""
-_NEEDS: Final = {Move.CLOSE: Admission.SAVED, Move.WITHDRAW: Admission.REFUSED}
+_NEEDS: Final = {Move.CLOSE: Admission.SAVED, Move.RELEASE: Admission.SAVED, Move.WITHDRAW: Admission.REFUSED}
 """What the admission must be for a move."""
 
 STATUS: Final[dict[Phase, LiveStatus]] = {
@@ -106,6 +125,8 @@ STATUS: Final[dict[Phase, LiveStatus]] = {
     Phase.WAITING_APPROVAL: "waiting_approval",
     Phase.STOPPING: "running",
     Phase.CLOSING: "running",
+    Phase.LEAVING: "running",
+    Phase.HANDED_OVER: "running",
     Phase.ENDED: "running",
     Phase.WITHDRAWN: "running",
 }
@@ -167,3 +188,10 @@ class RunState:
     def is_going(self) -> bool:
         """Can it still be interrupted, or told something (R13)?"""
         return (self.phase, Move.INTERRUPT) in NEXT
+
+    def hand_over(self) -> bool:
+        """Let go of it at the server's end; False: it has ended, or is ending."""
+        if (self.phase, Move.HAND_OVER) not in NEXT:
+            return False
+        self.move(Move.HAND_OVER)
+        return True

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from holdfast.agents.loop import Agent
 from holdfast.agents.request import RunRequest
-from holdfast.errors import KeyConflictError, LimitReachedError, NotFoundError, RequestError
+from holdfast.errors import HandedOverError, KeyConflictError, LimitReachedError, NotFoundError, RequestError
 from holdfast.events import ApprovedBy
 from holdfast.ids import BEFORE_FIRST, CallId, EventNumber, RunId, SessionId
 from holdfast.messages import UserMessage
@@ -19,7 +19,9 @@ from holdfast.runs.live import LiveRun
 from holdfast.runs.log.subscription import Subscription
 from holdfast.runs.registry import Registry
 from holdfast.runs.start import Started, Starter
+from holdfast.runs.state import Phase
 from holdfast.runs.sweep import Sweeper
+from holdfast.runs.take_up import TakeUp
 from holdfast.runs.telemetry.metrics import Metrics
 from holdfast.runs.telemetry.tracing import Tracing
 from holdfast.runs.view import RunView
@@ -41,11 +43,16 @@ class Supervisor:
         self._sweeper = Sweeper(store, agent.limits, agent.clock, self.registry)
         executor = Executor(store, agent, metrics, self.registry, self._sweeper)
         self._starter = Starter(store, agent.clock, self.registry, executor.launch, tracing)
+        self._take_up = TakeUp(store, agent, self.registry, executor.launch, metrics, tracing)
         self._reserving: dict[str, asyncio.Event] = {}
         """Idempotency keys whose run is being created."""
         self._closing = False
 
     # Starting
+
+    def take_up(self, records: Sequence[RunRecord]) -> None:
+        """R15: go on with runs that another process left behind; returns at once."""
+        self._take_up.begin(records)
 
     async def start(self, request: RunRequest, key: IdempotencyKey | None = None) -> Started:
         """Start a run, and subscribe to it from its start before it can say a word; or find the one that has its key.
@@ -72,6 +79,7 @@ class Supervisor:
     async def _start(self, request: RunRequest, key: IdempotencyKey | None) -> Started:
         if self._closing:
             raise RequestError("The server is shutting down.", status=503, code="shutting_down")
+        await self._take_up.ensure_session(request.session)
         started = await self._starter.start(request, key)
         return await self._replay(started, key) if isinstance(started, Reserved) else started
 
@@ -93,6 +101,7 @@ class Supervisor:
 
     async def find(self, run: RunId) -> RunView | None:
         """A run, live or stored."""
+        await self._take_up.ensure(run)
         live = self.registry.get(run)
         record = live.record if live is not None else await self._store.get_run(run)
         return RunView(record, live, self._store) if record is not None else None
@@ -138,20 +147,41 @@ class Supervisor:
             # Nobody can have read what has not happened: who says so follows from here on.
             after = min(after, EventNumber(live.recorder.end - 1))
         self._metrics.replays(view.events - after - 1)
-        return live.subscribe(after) if live is not None else Subscription(view.run, self._store, None, after)
+        if live is not None:
+            return live.subscribe(after)
+        return Subscription(view.run, self._store, None, after, goes_on=view.is_left)
 
     # Acting on a run
 
     async def stop(self, run: RunId) -> bool:
-        """Interrupt a run and wait until what it had is saved (R5). False: there was nothing to stop."""
+        """Interrupt a run and wait until what it had is saved (R5). False: there was nothing to stop.
+
+        Raises:
+            NotFoundError, HandedOverError: as `_going`.
+        """
+        live = await self._going(run)
+        return live is not None and await _stop(live)
+
+    async def _going(self, run: RunId) -> LiveRun | None:
+        """A run, to act on it; None: it has ended.
+
+        Raises:
+            NotFoundError: there is no such run.
+            HandedOverError: this server has let go of it, and it goes on when one is back.
+        """
+        await self._take_up.ensure(run)
         live = self.registry.get(run)
         if live is None:
-            await self.get(run)
-            return False
-        return await _stop(live)
+            has_left = (await self.get(run)).is_left
+        else:
+            has_left = live.state.phase in (Phase.LEAVING, Phase.HANDED_OVER)
+        if has_left:
+            raise HandedOverError(f"Run {run} goes on when its server is back; ask again then.")
+        return live
 
     async def stop_session(self, session: SessionId) -> None:
         """Stop all that is going on in a session, and wait until it is saved."""
+        await self._take_up.ensure_session(session)
         going = self.registry.of_session(session)
         # All of them first: who waits for its turn must not get it because the one before was stopped.
         for live in going:
@@ -167,8 +197,9 @@ class Supervisor:
         Raises:
             RequestError: nothing waits for an answer (409).
             StoreUnavailableError: it could not be saved, and is not carried out.
+            NotFoundError, HandedOverError: as `_going`.
         """
-        live = self.registry.get(run)
+        live = await self._going(run)
         answered = await live.answer(call, approved, by) if live is not None else None
         if answered is None:
             raise RequestError(
@@ -185,8 +216,9 @@ class Supervisor:
             RequestError: the run has ended (409).
             LimitReachedError: too many messages wait already.
             StoreUnavailableError: it could not be saved, and no model hears it.
+            NotFoundError, HandedOverError: as `_going`.
         """
-        live = self.registry.get(run)
+        live = await self._going(run)
         if live is not None and live.saving is not None:
             # A log begins with its run's start.
             await asyncio.wait([live.saving])
@@ -208,19 +240,21 @@ class Supervisor:
         self._closing = True
 
     async def drain(self, grace_seconds: float) -> None:
-        """R9: let running work finish, then interrupt and save the rest."""
+        """R9: let running work finish, then let go of what may be resumed (R16), and interrupt and save the rest."""
         self.begin_shutdown()
+        await self._take_up.aclose()
         until = asyncio.get_running_loop().time() + grace_seconds
         # Again and again: one that is still being saved has the task that executes it only after that.
         while (going := _tasks(self.registry.all)) and (left := until - asyncio.get_running_loop().time()) > 0:
             await asyncio.wait(going, timeout=left)
         for live in self.registry.all:
-            live.interrupt(Cancelled(reason="shutdown"))
+            if not live.hand_over():
+                live.interrupt(Cancelled(reason="shutdown"))
         while going := _tasks(self.registry.all):
             await asyncio.wait(going)
 
     async def aclose(self) -> None:
-        """Interrupt and save everything, and leave no task behind."""
+        """Let go of, or interrupt and save, everything, and leave no task behind."""
         await self.drain(0)
         await self._sweeper.aclose()
 

@@ -53,6 +53,11 @@ class RunView:
         return self._live.recorder.transcript.outcome if self._live is not None else self.record.outcome
 
     @property
+    def is_left(self) -> bool:
+        """Has its server let go of it, so that it goes on when one is back (R16)?"""
+        return self._live is None and self.outcome is None and self.record.on_restart == "resume"
+
+    @property
     def model(self) -> str:
         """The model that is answering, or answered last; until one does, the one that was asked for."""
         if self._live is not None:

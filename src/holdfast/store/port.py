@@ -84,7 +84,7 @@ class RunLog(Protocol):
         ...
 
     async def unfinished_runs(self) -> list[RunRecord]:
-        """Runs that have not ended: at start, those that a crash has cut off (R8)."""
+        """Runs that have not ended, oldest first, each with its continuation: at start, what a crash has cut off."""
         ...
 
     async def unkept_runs(self) -> list[RunId]:

@@ -5,6 +5,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from holdfast.config import OnRestart
 from holdfast.ids import NodeId, RunId, SessionId
 from holdfast.messages import Message, Usage, UserMessage
 from holdfast.outcomes import Outcome, OutcomeName
@@ -44,6 +45,11 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     """`store: false`: nothing is kept once it has ended and been read, and no session moves."""
     conversation: str | None = None
     """P6: the conversation that moves here when the run ends."""
+    on_restart: OnRestart = "end"
+    """R15: what becomes of it when its server is gone."""
+    continuation: bytes = b""
+    """What whoever takes it up again needs, in words of its own. Kept until it has ended, and shown by
+    `unfinished_runs` alone."""
     unreadable: bool = False
     """What is stored of it is damaged, or of a newer version: this is what could be made out."""
     # Known when it has ended:

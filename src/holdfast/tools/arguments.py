@@ -21,12 +21,14 @@ class Arguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 A = TypeVar("A", bound=Arguments)
 
 
-def make_spec(name: str, kind: type[Arguments], note: str = "") -> ToolSpec:
+def make_spec(name: str, kind: type[Arguments], note: str = "", *, repeatable: bool = False) -> ToolSpec:
     """A tool as the model is shown it: the struct's docstring (and a note) and its schema."""
     schema = msgspec.json.schema(kind)["$defs"][kind.__name__]
     parameters = {key: value for key, value in schema.items() if key not in ("title", "description")}
     description = " ".join(inspect.cleandoc(kind.__doc__ or "").split())
-    return ToolSpec(name=name, description=f"{description} {note}".rstrip(), parameters=parameters)
+    return ToolSpec(
+        name=name, description=f"{description} {note}".rstrip(), parameters=parameters, repeatable=repeatable
+    )
 
 
 def parse_arguments(kinds: Mapping[str, type[A]], name: str, arguments: dict[str, Any]) -> A:

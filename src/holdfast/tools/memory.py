@@ -61,7 +61,7 @@ class MemoryTools:
 
     def __init__(self, memory: LongTermMemory) -> None:
         self._memory = memory
-        self._specs = tuple(make_spec(name, kind) for name, kind in _KINDS.items())
+        self._specs = tuple(make_spec(name, kind, repeatable=name == "recall") for name, kind in _KINDS.items())
 
     def specs(self) -> Sequence[ToolSpec]:
         """The two tools."""

@@ -427,24 +427,27 @@ def test_every_outcome_has_its_status_and_its_last_event(outcome: Outcome, statu
 
 
 @pytest.mark.parametrize(
-    ("status", "kind", "code"),
+    ("status", "theirs", "kind", "code"),
     [
-        (429, "rate_limit_error", "rate_limit_exceeded"),
-        (400, "invalid_request_error", "invalid_prompt"),
-        (413, "invalid_request_error", "invalid_prompt"),
-        (422, "invalid_request_error", "invalid_prompt"),
-        (404, "invalid_request_error", "not_found_error"),
-        (401, "authentication_error", "authentication_error"),
-        (403, "authentication_error", "permission_error"),
-        (500, "server_error", "server_error"),
-        (None, "server_error", "server_error"),
+        (429, "tokens", "rate_limit_error", "rate_limit_exceeded"),
+        (429, "insufficient_quota", "rate_limit_error", "insufficient_quota"),
+        (400, None, "invalid_request_error", "invalid_prompt"),
+        (400, "context_length_exceeded", "invalid_request_error", "context_length_exceeded"),
+        (413, None, "invalid_request_error", "invalid_prompt"),
+        (422, None, "invalid_request_error", "invalid_prompt"),
+        (404, None, "invalid_request_error", "model_not_found"),
+        (401, "invalid_api_key", "authentication_error", "authentication_error"),
+        (403, "model_not_found", "authentication_error", "model_not_found"),
+        (403, None, "authentication_error", "permission_error"),
+        (500, "oh_no", "server_error", "server_error"),
+        (None, None, "server_error", "server_error"),
     ],
 )
-def test_a_failure_has_its_kind_and_the_nearest_code_that_the_sdks_know(
-    status: int | None, kind: str, code: str
+def test_a_failure_has_its_kind_and_the_nearest_code_that_clients_know(
+    status: int | None, theirs: str | None, kind: str, code: str
 ) -> None:
-    """C18.a, P2.f, P2.h: with the provider's own words."""
-    failed = ended(Failed(reason="upstream_error", message="They said no.", status=status))
+    """C18.a, P2.f, P2.h: with the provider's own words, and its own code where clients act on it."""
+    failed = ended(Failed(reason="upstream_error", message="They said no.", status=status, code=theirs))
     response = check_response(fold([BEGAN, failed]))
     assert response["error"] == {"type": kind, "code": code, "message": "They said no.", "param": None}
 

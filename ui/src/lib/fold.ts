@@ -3,6 +3,7 @@
  * Pure: a view and events in, a new view out; what did not change keeps its identity, so only that is drawn again.
  */
 import type { AnsweredBy, LogPart, Numbered, Outcome, RunEvent, Usage } from "./wire";
+import { resumedLine } from "./words";
 
 export type ToolState =
   | "writing" // the model is still writing the arguments
@@ -221,6 +222,10 @@ class Draft {
         return;
       case "run.warned":
         return this.#notice("warning", event.message, number);
+      case "run.handed_over": // that it goes on is told when it does
+        return;
+      case "run.resumed":
+        return this.#resumed(resumedLine(event.reason), number);
       case "run.ended":
         view.outcome = event.outcome;
         view.usage = event.usage ?? view.usage;
@@ -257,6 +262,14 @@ class Draft {
 
   #notice(level: NoticeItem["level"], text: string, number: number): void {
     this.#append({ kind: "notice", key: `n${number}`, level, text });
+  }
+
+  /** Above the words that were cut off: they go on in one piece, whatever list or code they were in the middle of. */
+  #resumed(text: string, number: number): void {
+    const last = lastSaid(this.items);
+    const notice: NoticeItem = { kind: "notice", key: `n${number}`, level: "info", text };
+    if (last?.kind === "text" && last.turn === this.view.turn) this.items.splice(this.items.indexOf(last), 0, notice);
+    else this.#append(notice);
   }
 
   /** The newest card of a call, made when it is first heard of. */

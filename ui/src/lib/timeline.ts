@@ -1,6 +1,7 @@
 /** A run's log as a picture over time: turns, tools, tokens, and what deserves a mark. Pure geometry in seconds. */
 import { ending, endingLine } from "./endings";
 import type { Numbered } from "./wire";
+import { resumedLine } from "./words";
 
 export interface Span {
   kind: "turn" | "tool";
@@ -105,6 +106,11 @@ export function timeline(events: readonly Numbered[]): Timeline {
         break;
       case "run.warned":
         mark(event.message, "warning");
+        break;
+      case "run.handed_over":
+        break; // when it goes on there is something to see
+      case "run.resumed":
+        mark(resumedLine(event.reason), "info");
         break;
       case "run.ended": {
         const told = ending(event.outcome, characters);

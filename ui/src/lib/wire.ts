@@ -144,6 +144,8 @@ export type RunEvent = At &
     | { type: "approval.answered"; call_id: string; approved: boolean; by: AnsweredBy }
     | { type: "message.added"; message: { parts: LogPart[] } }
     | { type: "run.warned"; message: string }
+    | { type: "run.handed_over" }
+    | { type: "run.resumed"; attempt: number; reason: "server_restart" | "handed_over"; cut?: string; repeated?: string[] }
     | { type: "run.ended"; outcome: Outcome; usage?: Usage }
   );
 

@@ -16,6 +16,11 @@ export const TOOL_WORDS: Record<ToolState, string> = {
   handed_over: "for the client",
 };
 
+/** What is said of a run that goes on after its server was gone (R15). */
+export function resumedLine(reason: "server_restart" | "handed_over"): string {
+  return reason === "handed_over" ? "The server was stopped; the run goes on." : "The server was gone; the run goes on.";
+}
+
 /** The sentence under a card whose call did not simply run. */
 export function toolRemark(tool: ToolItem): string | null {
   switch (tool.state) {
@@ -32,7 +37,7 @@ export function toolRemark(tool: ToolItem): string | null {
     case "not_run":
       return tool.output || "The run ended before this call began. The action was not carried out.";
     case "unknown":
-      return "It was running when the run ended. Whether it finished is not known; look before you repeat it.";
+      return "It was running when it was cut off. Whether it finished is not known; look before you repeat it.";
     default:
       return null;
   }

@@ -24,6 +24,7 @@ from holdfast.api.requests.options import warn_of_left_out
 from holdfast.api.requests.run_start import start_headers, start_run
 from holdfast.api.requests.targets import (
     answers_as,
+    choose_on_restart,
     default_on_disconnect,
     named_session,
     served_model,
@@ -92,6 +93,7 @@ async def _make_request(
         client_tools=chat.tools,
         options=chat.options,
         on_disconnect=on_disconnect,
+        on_restart=choose_on_restart(service, chat.on_restart, on_disconnect, store=chat.store),
         lane=chat.lane or ("wait" if session is not None else None),
         # Whoever reads a stream can be shown the question, and a run that outlives its client can be asked about.
         can_ask=chat.stream or on_disconnect == "continue",

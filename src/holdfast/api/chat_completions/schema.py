@@ -12,6 +12,7 @@ from holdfast.api.chat_messages import ChatConversation, parse_conversation, par
 from holdfast.api.requests.body import convert
 from holdfast.api.requests.options import as_tool_choice, schema_format
 from holdfast.api.requests.targets import parse_on_disconnect
+from holdfast.config import OnRestart
 from holdfast.errors import RequestError
 from holdfast.messages import ToolSpec
 from holdfast.upstream.port import Options, ResponseFormat, ToolChoice
@@ -77,6 +78,7 @@ class ChatBody(msgspec.Struct, frozen=True, kw_only=True):
     function_call: Any = None
     session_id: str | None = None
     on_disconnect: Any = None
+    on_restart: OnRestart | None = None
     lane: LanePolicy | None = None
 
 
@@ -94,6 +96,7 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What it asks for and this server passes on to no model."""
     session_id: str | None
     on_disconnect: Literal["cancel", "continue"] | float | None
+    on_restart: OnRestart | None
     lane: LanePolicy | None
 
 
@@ -125,6 +128,7 @@ def parse_chat_request(body: dict[str, Any], at: str = "messages") -> ChatReques
         ignored=tuple(name for name in IGNORED if getattr(raw, name) not in (None, False, 0, ["text"])),
         session_id=raw.session_id,
         on_disconnect=parse_on_disconnect(raw.on_disconnect),
+        on_restart=raw.on_restart,
         lane=raw.lane,
     )
 

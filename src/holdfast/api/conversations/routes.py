@@ -173,8 +173,10 @@ async def _style(service: Service, request: Request, record: ConversationRecord)
     last = await service.store.get_run(record.run) if record.run is not None else None
     if last is None:
         return style
-    # A stored call does not say that its tool takes a text; the newest response knows the client's tools.
-    return msgspec.structs.replace(style, custom_tools=style_of(last).custom_tools)
+    # A stored call does not say that its tool takes a text, or is in a namespace; the newest response knows the
+    # client's tools.
+    known = style_of(last)
+    return msgspec.structs.replace(style, custom_tools=known.custom_tools, tool_places=known.tool_places)
 
 
 def _check_idle(service: Service, record: ConversationRecord) -> None:

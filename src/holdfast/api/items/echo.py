@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.api.items.items import ItemStyle
+from holdfast.api.items.items import ItemStyle, ToolPlace
 from holdfast.config import ToolItems
 from holdfast.store.records import RunRecord
 
@@ -29,6 +29,10 @@ class ResponseEcho(msgspec.Struct, frozen=True, kw_only=True):
     text_outputs: bool = False
     custom_tools: tuple[str, ...] = ()
     """The client's tools that take a text in place of JSON."""
+    tool_places: dict[str, ToolPlace] = {}
+    """Where those of its tools that are in a namespace are at home."""
+    brought_tools: tuple[dict[str, Any], ...] = ()
+    """Those that items of the input have brought: whatever follows has them too."""
     system: str = ""
     """System and developer messages of the input."""
     carried_system: str = ""
@@ -61,6 +65,7 @@ def style_of(record: RunRecord, *, sealed: bool | None = None) -> ItemStyle:
     return ItemStyle(
         client_tools=frozenset(record.client_tools),
         custom_tools=frozenset(echo.custom_tools),
+        tool_places=echo.tool_places,
         tool_items=echo.tool_items,
         text_outputs=echo.text_outputs,
         sealed=echo.sealed if sealed is None else sealed,

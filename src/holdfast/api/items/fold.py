@@ -24,6 +24,8 @@ from holdfast.events import (
     ReasoningAdded,
     ReasoningSigned,
     RunEnded,
+    RunHandedOver,
+    RunResumed,
     RunStarted,
     Steered,
     TextAdded,
@@ -127,7 +129,11 @@ class ResponseFold:
             case Answered():
                 self._answer(event)
             case TurnCut():
-                self._close_words("incomplete")
+                # The run's end closes what it was saying; or the run goes on, and what it was saying too (R15).
+                pass
+            case RunResumed():
+                self._close_reasoning("incomplete")
+                self._tell_own(event)
             case ToolCallDropped():
                 self._tell_own(event)
             case ToolCallReady():
@@ -149,7 +155,7 @@ class ResponseFold:
                 self._tell_own(event)
             case ToolStarted() if self._style.hides(event.name):
                 pass
-            case ToolStarted() | ApprovalAsked() | ApprovalAnswered() | UpstreamRetried() | Steered():
+            case ToolStarted() | ApprovalAsked() | ApprovalAnswered() | UpstreamRetried() | Steered() | RunHandedOver():
                 self._tell_own(event)
             case _:
                 assert_never(event)
@@ -237,7 +243,8 @@ class ResponseFold:
 
     def _show_call(self, call: ToolCall) -> CallItem:
         is_custom = call.name in self._style.custom_tools
-        item = CallItem(self._name("ctc" if is_custom else "fc"), len(self.items), call, is_custom)
+        name, place = self._name("ctc" if is_custom else "fc"), self._style.tool_places.get(call.name)
+        item = CallItem(name, len(self.items), call, is_custom, place)
         self._open(item)
         self._write_call(item)
         return item
@@ -256,9 +263,10 @@ class ResponseFold:
 
     def _write_call(self, item: CallItem) -> None:
         item.status = "completed"
-        written = item.render()[item.written_as]
+        shown = item.render()
+        written = shown[item.written_as]
         kind = "custom_tool_call_input" if item.is_custom else "function_call_arguments"
-        name = {} if item.is_custom else {"name": item.call.name}
+        name = {} if item.is_custom else {"name": shown["name"]}
         self._tell_part(f"response.{kind}.delta", item, {"delta": written})
         self._tell_part(f"response.{kind}.done", item, {**name, item.written_as: written})
         self._tell_item("response.output_item.done", item)

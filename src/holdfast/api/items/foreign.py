@@ -14,7 +14,7 @@ from holdfast.messages import AssistantMessage, Text
 _HOSTED: Final = re.compile(r"[a-z0-9_]{1,64}_(?:call|call_output)|tool_search_output|program|program_output")
 _UNTOLD: Final = frozenset(
     """
-    mcp_list_tools mcp_approval_request mcp_approval_response additional_tools configuration_update compaction_trigger
+    mcp_list_tools mcp_approval_request mcp_approval_response configuration_update compaction_trigger
     """.split()
 )
 """What is no part of what was said or done."""

@@ -5,7 +5,6 @@ taken out, because they are instructions. References must have been resolved bef
 no I/O.
 """
 
-import re
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -14,7 +13,15 @@ import msgspec
 from holdfast.api.chat_messages import parse_user_content, unsupported_part
 from holdfast.api.items.encrypted_content import SealedSummary, open_call, open_reasoning, unseal
 from holdfast.api.items.foreign import is_foreign, note_of
-from holdfast.api.items.items import CUT_CALL, OWN_LABEL, custom_arguments, join_tool
+from holdfast.api.items.items import (
+    CUT_CALL,
+    LONGEST_NAME,
+    NOT_IN_NAMES,
+    OWN_LABEL,
+    custom_arguments,
+    join_namespace,
+    join_tool,
+)
 from holdfast.aside import are_many, is_many
 from holdfast.errors import RequestError
 from holdfast.ids import CallId, make_call_id
@@ -30,7 +37,6 @@ from holdfast.messages import (
 )
 
 _TEXT_PARTS: Final = ("input_text", "output_text", "text", "summary_text", "reasoning_text")
-_NOT_IN_NAMES: Final = re.compile(r"[^a-zA-Z0-9_-]")
 SUMMARY_OF_EARLIER: Final = "Summary of the conversation so far:\n\n"
 
 
@@ -170,6 +176,9 @@ def _parse_item(item: dict[str, Any], at: str) -> Sequence[Message]:
                     return (UserMessage(parts=(Text(text=SUMMARY_OF_EARLIER + text),)),)
                 case _:
                     raise _wrong(f"{at}.encrypted_content", "was not made by this server", "invalid_compaction")
+        case "additional_tools":
+            # It says what the client can do, not what was said: `parse_tools` has read it.
+            return ()
         case _ if is_foreign(item):
             return _one(note_of(item))
         case kind:
@@ -186,7 +195,7 @@ def _parse_call(item: dict[str, Any], at: str, arguments: str) -> Sequence[Messa
         return ()
     call = ToolCall(
         id=CallId(_text(item, "call_id", at)),
-        name=_text(item, "name", at),
+        name=join_namespace(_optional_text(item, "namespace", at) or "", _text(item, "name", at)),
         arguments=arguments,
         metadata=open_call(_optional_text(item, "encrypted_content", at)),
     )
@@ -220,7 +229,7 @@ def _parse_server_call(item: dict[str, Any], at: str) -> Sequence[Message]:
 
 def _as_name(text: str) -> str:
     """As every provider takes it for the name or the id of a call."""
-    return _NOT_IN_NAMES.sub("_", text)[:64]
+    return NOT_IN_NAMES.sub("_", text)[:LONGEST_NAME]
 
 
 def _error_text(error: Any) -> str:

@@ -4,9 +4,10 @@ An item's id holds the run it belongs to and its place there, so that a referenc
 Used by the fold and by `said`, which shows stored messages. Sits on the vocabulary; no I/O.
 """
 
+import hashlib
 import re
-from collections.abc import Iterable
-from typing import Any, Final, Literal
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
@@ -20,7 +21,19 @@ ItemStatus = Literal["in_progress", "completed", "incomplete", "failed"]
 Kind = Literal["msg", "rs", "fc", "fco", "ctc", "mcp"]
 OWN_LABEL: Final = "holdfast"
 """The `server_label` of tools that are no MCP server's."""
+PLAIN_NAMESPACE: Final = "functions"
+"""Where OpenAI's models have every function that is in no namespace: its tools go by their own names."""
+NOT_IN_NAMES: Final = re.compile(r"[^a-zA-Z0-9_-]")
+"""What no provider takes in the name or the id of a call."""
+LONGEST_NAME: Final = 64
 CUT_CALL: Final = "This call was cut off: it is not known whether it was carried out."
+
+
+class ToolPlace(NamedTuple):
+    """Where a client's tool is at home that it has in a namespace."""
+
+    namespace: str
+    name: str
 
 
 class ItemStyle(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,6 +42,8 @@ class ItemStyle(msgspec.Struct, frozen=True, kw_only=True):
     client_tools: frozenset[str] = frozenset()
     custom_tools: frozenset[str] = frozenset()
     """Those of the client's tools that take a text in place of JSON."""
+    tool_places: Mapping[str, ToolPlace] = {}
+    """Where those of the client's tools that are in a namespace are at home."""
     tool_items: ToolItems = "mcp_call"
     """What the server's own tools look like."""
     text_outputs: bool = False
@@ -98,17 +113,22 @@ def message_item(name: str, content: list[dict[str, Any]], role: str, status: It
     return {"id": name, "type": "message", "status": status, "role": role, "content": content}
 
 
-def call_item(name: str, call: ToolCall, status: ItemStatus) -> Item:
+def call_item(name: str, call: ToolCall, status: ItemStatus, place: ToolPlace | None = None) -> Item:
     """A call of a tool."""
     item: Item = {
         "id": name,
         "type": "function_call",
         "status": status,
         "call_id": call.id,
-        "name": call.name,
+        **_named(call, place),
         "arguments": call.arguments or "{}",
     }
     return _seal(item, call)
+
+
+def _named(call: ToolCall, place: ToolPlace | None) -> Item:
+    """By the names that the client knows."""
+    return {"name": call.name} if place is None else {"name": place.name, "namespace": place.namespace}
 
 
 def _seal(item: Item, call: ToolCall) -> Item:
@@ -117,14 +137,14 @@ def _seal(item: Item, call: ToolCall) -> Item:
     return item if sealed is None else {**item, "encrypted_content": sealed}
 
 
-def custom_call_item(name: str, call: ToolCall, status: ItemStatus) -> Item:
+def custom_call_item(name: str, call: ToolCall, status: ItemStatus, place: ToolPlace | None = None) -> Item:
     """A call of a client's tool that takes a text."""
     item: Item = {
         "id": name,
         "type": "custom_tool_call",
         "status": status,
         "call_id": call.id,
-        "name": call.name,
+        **_named(call, place),
         "input": custom_input(call.arguments),
     }
     return _seal(item, call)
@@ -175,6 +195,17 @@ def split_tool(name: str) -> tuple[str, str]:
 def join_tool(label: str, name: str) -> str:
     """The inverse of `split_tool`."""
     return name if label == OWN_LABEL else f"mcp__{label}__{name}"
+
+
+def join_namespace(namespace: str, name: str) -> str:
+    """What a model is shown a client's tool as: it knows no namespaces, and names of up to 64 plain characters."""
+    if namespace in ("", PLAIN_NAMESPACE):
+        return name
+    joined = NOT_IN_NAMES.sub("_", f"{namespace.rstrip('_')}__{name}")
+    if len(joined) <= LONGEST_NAME:
+        return joined
+    digest = hashlib.sha256(joined.encode()).hexdigest()[:8]
+    return f"{joined[-(LONGEST_NAME - len(digest) - 1) :]}_{digest}"
 
 
 def output_item(name: str, call_id: str, output: str, status: ItemStatus, *, as_text: bool = False) -> Item:

@@ -9,6 +9,7 @@ from holdfast.api.items.encrypted_content import seal_reasoning
 from holdfast.api.items.items import (
     Item,
     ItemStatus,
+    ToolPlace,
     call_item,
     custom_call_item,
     message_item,
@@ -69,11 +70,12 @@ class CallItem:
     index: int
     call: ToolCall
     is_custom: bool = False
+    place: ToolPlace | None = None
     status: ItemStatus = "in_progress"
 
     def render(self) -> Item:
         """As an item; what it is called with comes by itself."""
-        item = (custom_call_item if self.is_custom else call_item)(self.id, self.call, self.status)
+        item = (custom_call_item if self.is_custom else call_item)(self.id, self.call, self.status, self.place)
         return item if self.status != "in_progress" else {**item, self.written_as: ""}
 
     @property

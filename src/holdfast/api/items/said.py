@@ -124,9 +124,9 @@ def _part_items(part: Text | Reasoning | ToolCall, names: ItemNames, style: Item
             names.skip()
             return []
         case ToolCall() if part.name in style.custom_tools:
-            return [custom_call_item(names.take("ctc"), part, "completed")]
+            return [custom_call_item(names.take("ctc"), part, "completed", style.tool_places.get(part.name))]
         case ToolCall():
-            return [call_item(names.take("fc"), part, "completed")]
+            return [call_item(names.take("fc"), part, "completed", style.tool_places.get(part.name))]
         case _:
             assert_never(part)
 

@@ -10,6 +10,7 @@ from starlette.requests import HTTPConnection
 
 from holdfast.api.requests.headers import check_header_text, header_text, headers_of
 from holdfast.api.service import Service
+from holdfast.config import OnRestart
 from holdfast.errors import NotFoundError, RequestError
 from holdfast.ids import RunId, SessionId, run_of_response
 
@@ -146,3 +147,14 @@ def parse_on_disconnect(value: Any) -> Literal["cancel", "continue"] | float | N
                 param="on_disconnect",
                 code="invalid_value",
             )
+
+
+def choose_on_restart(
+    service: Service, given: OnRestart | None, on_disconnect: Literal["cancel", "continue"] | float, *, store: bool
+) -> OnRestart:
+    """R15: what becomes of a run when its server is gone. One that dies with its client, or is not kept, ends."""
+    if not store:
+        return "end"
+    if given is not None:
+        return given
+    return service.settings.agent.on_restart if on_disconnect == "continue" else "end"

@@ -4,6 +4,7 @@ Decides the session, the message that the input follows, and what is carried for
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 from starlette.requests import HTTPConnection
@@ -34,6 +35,8 @@ class Position(msgspec.Struct, frozen=True, kw_only=True):
     """Carried forward, unless the request has its own."""
     carried: str = ""
     """System messages of the inputs before; they hold whatever `instructions` says."""
+    brought_tools: tuple[dict[str, Any], ...] = ()
+    """Tools of the client's that items of the inputs before have brought."""
     stored: str = ""
     """System messages that were added to the conversation itself."""
     previous_response: str | None = None
@@ -91,6 +94,7 @@ async def _after_response(service: Service, name: str, lane: LanePolicy | None) 
         lane=lane,
         instructions=echo.instructions,
         carried=_carried(echo),
+        brought_tools=echo.brought_tools,
         stored=stored,
         previous_response=response_id(run),
         calls=calls,
@@ -131,6 +135,7 @@ def _conversation_position(
         lane=lane,
         instructions=echo.instructions,
         carried=_carried(echo),
+        brought_tools=echo.brought_tools,
         stored=stored,
         calls=calls,
     )

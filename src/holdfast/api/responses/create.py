@@ -14,6 +14,7 @@ from holdfast.api.items.references import resolve_references
 from holdfast.api.requests.options import warn_of_left_out
 from holdfast.api.requests.targets import (
     answers_as,
+    choose_on_restart,
     default_on_disconnect,
     parse_on_disconnect,
     served_model,
@@ -22,7 +23,7 @@ from holdfast.api.requests.targets import (
 )
 from holdfast.api.responses.chain import Position, find_position, join_texts
 from holdfast.api.responses.parameters import repeat_parameters
-from holdfast.api.responses.schema import Wanted
+from holdfast.api.responses.schema import Wanted, with_carried
 from holdfast.api.service import Service
 from holdfast.aside import is_many, run_aside
 from holdfast.errors import RequestError
@@ -91,6 +92,7 @@ def build_run_request(
     Raises:
         RequestError: the model or the memory's name is not to be had.
     """
+    wanted = with_carried(wanted, position.brought_tools)
     body = wanted.body
     # What every answer about it repeats is what the model was really asked.
     wanted = msgspec.structs.replace(wanted, options=with_defaults(wanted.options, service.settings.agent))
@@ -117,6 +119,7 @@ def build_run_request(
         options=wanted.options,
         max_tool_calls=body.max_tool_calls,
         on_disconnect=on_disconnect,
+        on_restart=choose_on_restart(service, body.on_restart, on_disconnect, store=wanted.is_stored),
         lane=position.lane,
         can_ask=bool(body.stream) or on_disconnect == "continue",
         ephemeral=not wanted.is_stored,
@@ -131,7 +134,9 @@ def build_run_request(
                 own_events=OWN_EVENTS in (body.include or ()),
                 tool_items=style.tool_items,
                 text_outputs=style.text_outputs,
-                custom_tools=wanted.custom_tools,
+                custom_tools=wanted.tools.custom,
+                tool_places=wanted.tools.places,
+                brought_tools=wanted.tools.brought,
                 beat_seconds=service.settings.server.keepalive_seconds,
                 system=parsed.system,
                 carried_system=position.carried,

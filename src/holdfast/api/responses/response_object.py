@@ -4,7 +4,7 @@ Everything that does not change while the run goes on is in `Envelope`, made fro
 response looks the same live, stored and replayed. Sits on the fold and the store's records; no I/O.
 """
 
-from typing import Any, Literal, assert_never
+from typing import Any, Final, Literal, assert_never
 
 import msgspec
 
@@ -25,6 +25,9 @@ from holdfast.outcomes import (
     RequiresAction,
 )
 from holdfast.store.records import RunRecord
+
+_ACTED_ON: Final = ("context_length_exceeded", "insufficient_quota", "model_not_found")
+"""Codes of OpenAI's that clients know what to do about: make the conversation shorter, or not try again."""
 
 ResponseStatus = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
 
@@ -159,11 +162,15 @@ def _error(outcome: Outcome | None) -> dict[str, Any] | None:
     # only be refused again. The provider's own code is in the extras.
     code: str
     match outcome.status:
+        case _ if outcome.code in _ACTED_ON:
+            code = outcome.code
         case 429:
             code = "rate_limit_exceeded"
         case 400 | 413 | 422:
             code = "invalid_prompt"
-        case 401 | 402 | 403 | 404:
+        case 404:
+            code = "model_not_found"
+        case 401 | 402 | 403:
             code = outcome.kind
         case _:
             code = "server_error"

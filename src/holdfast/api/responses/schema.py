@@ -4,32 +4,23 @@ Unknown fields are passed over; known ones that cannot be honoured are refused b
 `upstream.port`; no I/O.
 """
 
+from collections.abc import Sequence, Set
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
 from holdfast.agents.request import LanePolicy
-from holdfast.api.chat_messages import MAX_TOOLS, parse_function, refuse_too_many
 from holdfast.api.items.foreign import is_foreign
 from holdfast.api.requests.body import convert
 from holdfast.api.requests.options import as_tool_choice, schema_format
-from holdfast.config import Count
+from holdfast.api.responses.tools import ClientTools, parse_tools
+from holdfast.config import Count, OnRestart
 from holdfast.errors import RequestError
 from holdfast.messages import ToolSpec
 from holdfast.upstream.port import Options, ResponseFormat, ToolChoice
 
 Fraction = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Penalty = Annotated[float, msgspec.Meta(ge=-2, le=2)]
-
-
-HOSTED_TOOLS: Final = frozenset(
-    """
-    web_search web_search_preview file_search code_interpreter image_generation computer computer_use_preview mcp
-    local_shell shell apply_patch namespace tool_search
-    """.split()
-)
-"""Kinds of tools that some clients name in every request and that live at OpenAI. A client that could do without them
-should not be turned away for asking."""
 
 
 _NAMED_KINDS: Final = 30
@@ -87,6 +78,7 @@ class CreateResponse(msgspec.Struct, frozen=True, kw_only=True):
     # Ours:
     session_id: str | None = None
     on_disconnect: Any = None
+    on_restart: OnRestart | None = None
     lane: LanePolicy | None = None
 
 
@@ -95,16 +87,13 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
 
     body: CreateResponse
     conversation: str | None
+    tools: ClientTools
     client_tools: tuple[ToolSpec, ...]
+    """Those of them that may be called."""
     server_tools: bool
     options: Options
     warning: str | None
     """What the client should know: tools it asked for that are not here, and items that are only noted."""
-
-    @property
-    def custom_tools(self) -> tuple[str, ...]:
-        """Those of the client's tools that take a text in place of JSON."""
-        return tuple(tool["name"] for tool in self.body.tools or () if tool["type"] == "custom")
 
     @property
     def is_stored(self) -> bool:
@@ -137,13 +126,14 @@ def parse_create(raw: dict[str, Any]) -> Wanted:
             param="background",
             code="mutually_exclusive_parameters",
         )
-    tools = parse_tools(body.tools)
-    choice, tools, server_tools = _parse_tool_choice(body.tool_choice, tools)
+    tools = parse_tools(body.tools, body.input)
+    choice, client_tools, server_tools = _parse_tool_choice(body.tool_choice, tools.specs)
     reasoning, text = body.reasoning or ReasoningParams(), body.text or TextParams()
     return Wanted(
         body=body,
         conversation=conversation,
-        client_tools=tools,
+        tools=tools,
+        client_tools=client_tools,
         server_tools=server_tools,
         options=Options(
             temperature=body.temperature,
@@ -160,16 +150,15 @@ def parse_create(raw: dict[str, Any]) -> Wanted:
             presence_penalty=body.presence_penalty,
             frequency_penalty=body.frequency_penalty,
         ),
-        warning=_find_warning(body),
+        warning=_find_warning(body, tools),
     )
 
 
-def _find_warning(body: CreateResponse) -> str | None:
-    tools = {str(tool["type"]) for tool in body.tools or () if tool["type"] in HOSTED_TOOLS}
+def _find_warning(body: CreateResponse, tools: ClientTools) -> str | None:
     items = {str(item["type"]) for item in _listed(body.input) if is_foreign(item)}
     warnings = []
-    if tools:
-        warnings.append(f"These tools are not available here and were left out: {_named(tools)}.")
+    if tools.left_out:
+        warnings.append(f"These tools are not available here and were left out: {_named(tools.left_out)}.")
     if items:
         warnings.append(
             f"These items are of other systems; the model is told in a few words, or not at all: {_named(items)}."
@@ -177,7 +166,16 @@ def _find_warning(body: CreateResponse) -> str | None:
     return " ".join(warnings) or None
 
 
-def _named(kinds: set[str]) -> str:
+def with_carried(wanted: Wanted, carried: Sequence[dict[str, Any]]) -> Wanted:
+    """A body, with the tools that the inputs before have brought along."""
+    if not carried:
+        return wanted
+    tools = parse_tools(wanted.body.tools, wanted.body.input, carried)
+    _, client_tools, server_tools = _parse_tool_choice(wanted.body.tool_choice, tools.specs)
+    return msgspec.structs.replace(wanted, tools=tools, client_tools=client_tools, server_tools=server_tools)
+
+
+def _named(kinds: Set[str]) -> str:
     return ", ".join(sorted(kinds)[:_NAMED_KINDS])
 
 
@@ -196,53 +194,6 @@ def _parse_conversation(given: str | dict[str, Any] | None) -> str | None:
             code="invalid_value",
         )
     return name
-
-
-def parse_tools(raw: list[Any] | None) -> tuple[ToolSpec, ...]:
-    """The client's own tools (C11), functions and custom ones. Those that OpenAI hosts are passed over, with a warning.
-
-    Raises:
-        RequestError: one is malformed, or of a kind that this server does not have.
-    """
-    refuse_too_many(raw or (), "tools", MAX_TOOLS, "tools")
-    specs: dict[str, ToolSpec] = {}
-    for place, tool in enumerate(raw or ()):
-        at = f"tools[{place}]"
-        if not isinstance(tool, dict):
-            raise RequestError(f"{at} must be an object.", param=at, code="invalid_value")
-        if tool.get("type") in HOSTED_TOOLS:
-            continue
-        match tool.get("type"):
-            case "function":
-                spec = parse_function(tool, at)
-            case "custom":
-                spec = _parse_custom(tool, at)
-            case kind:
-                raise RequestError(
-                    f"Tools of type {str(kind)[:100]!r} are not supported here; send function tools. The "
-                    "agent's own tools need not be named.",
-                    param=f"{at}.type",
-                    code="unsupported_tool_type",
-                )
-        if spec.name in specs:
-            raise RequestError(f"{at}.name is there twice: {spec.name}.", param=f"{at}.name", code="invalid_value")
-        specs[spec.name] = spec
-    return tuple(specs.values())
-
-
-def _parse_custom(tool: dict[str, Any], at: str) -> ToolSpec:
-    """A tool that takes a text: most models know functions alone, so it is shown to them as one of a single string."""
-    named = parse_function({"name": tool.get("name"), "description": tool.get("description")}, at)
-    about: dict[str, Any] = {"type": "string", "description": "The tool's whole input, as plain text."}
-    match tool.get("format"):
-        case {"type": "grammar", "definition": str(definition), **rest}:
-            about["description"] = (
-                f"The tool's whole input. It must fit this {rest.get('syntax')} grammar:\n{definition}"
-            )
-        case _:
-            pass
-    schema = {"type": "object", "properties": {"input": about}, "required": ["input"], "additionalProperties": False}
-    return msgspec.structs.replace(named, parameters=schema)
 
 
 def _parse_tool_choice(

@@ -39,7 +39,7 @@ CONNECTION_SECONDS: Final = 3600.0
 MAX_WAITING: Final = 16
 """How many turns may wait for the one that is going on."""
 NOT_HERE: Final = ("stream", "stream_options", "background")
-"""Fields of POST that mean nothing on a socket, where everything is streamed."""
+"""Fields of POST that mean nothing on a socket, where all is streamed. Codex asks for its `stream` all the same."""
 
 
 class UnstoredResponse(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,6 +49,7 @@ class UnstoredResponse(msgspec.Struct, frozen=True, kw_only=True):
     messages: tuple[Message, ...]
     instructions: str | None
     system: str
+    brought_tools: tuple[dict[str, Any], ...]
 
 
 async def serve_socket(websocket: WebSocket) -> None:
@@ -160,6 +161,7 @@ class ResponsesSocket:
             session=make_session_id(),
             instructions=remembered.instructions,
             carried=remembered.system,
+            brought_tools=remembered.brought_tools,
             previous_response=remembered.id,
         )
         request = build_run_request(self._service, self._websocket, wanted, parsed, position)
@@ -176,6 +178,7 @@ class ResponsesSocket:
             messages=(*request.history, *request.input, *transcript.messages()),
             instructions=echo.instructions,
             system=join_texts(echo.carried_system, echo.system),
+            brought_tools=echo.brought_tools,
         )
 
     async def _send_problem(self, problem: Problem) -> None:
@@ -215,7 +218,7 @@ def _parse_event(raw: dict[str, Any]) -> Wanted:
             code="unknown_event_type",
         )
     for name in NOT_HERE:
-        if raw.get(name) is not None:
+        if raw.get(name) is not None and (name, raw[name]) != ("stream", True):
             raise RequestError(f"{name} has no meaning on a WebSocket.", param=name, code="unsupported_parameter")
     if raw.get("generate") is False:
         raise RequestError(

@@ -114,6 +114,7 @@ def encode_run(view: RunView) -> dict[str, Any]:
             }
             for approval in view.approvals
         ],
+        "on_restart": record.on_restart,
         "metadata": record.metadata,
         # What is stored of it is damaged, and this is what could be made out.
         **({"unreadable": True} if record.unreadable else {}),

@@ -14,7 +14,14 @@ from holdfast.api.requests.idempotency import fingerprint_request
 from holdfast.api.requests.options import warn_of_left_out
 from holdfast.api.requests.paging import MAX_PAGE, query_number
 from holdfast.api.requests.run_start import run_headers, start_headers, start_run
-from holdfast.api.requests.targets import answers_as, named_session, served_model, session_key, trace_parent
+from holdfast.api.requests.targets import (
+    answers_as,
+    choose_on_restart,
+    named_session,
+    served_model,
+    session_key,
+    trace_parent,
+)
 from holdfast.api.routing import ApiRoute
 from holdfast.api.runs.encode import (
     encode_calls,
@@ -54,7 +61,9 @@ async def create_run(request: Request) -> Response:
     if new.chat.stream:
         encoder, _ = words.make_encoder(run, BEFORE_FIRST)
         keepalive_seconds = service.settings.server.keepalive_seconds
-        return EventStream(started.subscription, encoder, keepalive_seconds=keepalive_seconds, headers=headers)
+        return EventStream(
+            started.subscription, encoder, keepalive_seconds=keepalive_seconds, headers=headers, ends_open=True
+        )
     started.subscription.leave()
     view = await service.supervisor.get(run)
     said = {
@@ -75,6 +84,7 @@ def _make_request(
     chat = new.chat
     talk = chat.conversation
     run = make_run_id()
+    on_disconnect = "continue" if chat.on_disconnect is None else chat.on_disconnect
     # With a session its stored history is what came before, and all that was sent is new (C13).
     brings_past = bool(talk.history) and (named is None or service.dialect.input_is_past)
     return RunRequest(
@@ -92,7 +102,8 @@ def _make_request(
         options=chat.options,
         max_turns=new.body.max_turns,
         max_tool_calls=new.body.max_tool_calls,
-        on_disconnect="continue" if chat.on_disconnect is None else chat.on_disconnect,
+        on_disconnect=on_disconnect,
+        on_restart=choose_on_restart(service, chat.on_restart, on_disconnect, store=chat.store),
         lane=new.body.lane,
         ephemeral=not chat.store,
         trace_parent=trace_parent(request),
@@ -168,6 +179,7 @@ async def run_events(request: Request) -> Response:
         await service.supervisor.subscribe(run, reads_after),
         encoder,
         keepalive_seconds=service.settings.server.keepalive_seconds,
+        ends_open=True,
         headers=headers,
     )
 

@@ -35,6 +35,7 @@ class EventStream(Response):
         *,
         keepalive_seconds: float,
         headers: Mapping[str, str] | None = None,
+        ends_open: bool = False,
     ) -> None:
         # Not Starlette's own: that one makes a body and its length.
         self.status_code = 200
@@ -43,6 +44,7 @@ class EventStream(Response):
         self._subscription = subscription
         self._encoder = encoder
         self._keepalive_seconds = keepalive_seconds
+        self._ends_open = ends_open
 
     def init_headers(self, headers: Mapping[str, str] | None = None) -> None:
         """Only what was given: a stream has no length."""
@@ -79,7 +81,14 @@ class EventStream(Response):
                 return
 
     def _stream_to(self, body: LentBody | AsgiBody) -> None:
-        PushedStream(self._subscription, self._encoder, body, keepalive_seconds=self._keepalive_seconds).start()
+        stream = PushedStream(
+            self._subscription,
+            self._encoder,
+            body,
+            keepalive_seconds=self._keepalive_seconds,
+            ends_open=self._ends_open,
+        )
+        stream.start()
 
 
 async def await_end(subscription: Subscription, receive: Receive, *folds: LogFold) -> None:

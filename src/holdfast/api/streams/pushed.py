@@ -9,7 +9,7 @@ import logging
 
 from holdfast.api.streams.body import ResponseBody
 from holdfast.api.streams.encoder import StreamEncoder
-from holdfast.errors import HoldfastError
+from holdfast.errors import HandedOverError, HoldfastError
 from holdfast.events import Batch
 from holdfast.runs.log.subscription import Subscription
 
@@ -27,6 +27,7 @@ class PushedStream:
         "_body",
         "_catching_up",
         "_encoder",
+        "_ends_open",
         "_keepalive_seconds",
         "_loop",
         "_shown_at",
@@ -35,11 +36,19 @@ class PushedStream:
     )
 
     def __init__(
-        self, subscription: Subscription, encoder: StreamEncoder, body: ResponseBody, *, keepalive_seconds: float
+        self,
+        subscription: Subscription,
+        encoder: StreamEncoder,
+        body: ResponseBody,
+        *,
+        keepalive_seconds: float,
+        ends_open: bool = False,
     ) -> None:
+        """A stream. `ends_open`: its readers know what it means when it ends without its end, and read on (R16)."""
         self._subscription = subscription
         self._encoder = encoder
         self._body = body
+        self._ends_open = ends_open
         self._keepalive_seconds = keepalive_seconds
         self._loop = asyncio.get_running_loop()
         self._shown_at = self._loop.time()
@@ -134,6 +143,14 @@ class PushedStream:
     def _fail(self, error: Exception) -> None:
         """Say so; where that is not possible, break off. Never raises: who else reads the run must still be told."""
         try:
+            if isinstance(error, HandedOverError):
+                # Broken off, unless its readers know better: nobody may take it for whole.
+                if self._ends_open:
+                    self._body.end(b"")
+                else:
+                    self._body.abort()
+                self._close()
+                return
             if not isinstance(error, HoldfastError):
                 raise error
             self._body.end(self._encoder.fail(error))

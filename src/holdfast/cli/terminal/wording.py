@@ -17,6 +17,8 @@ from holdfast.events import (
     ReasoningAdded,
     ReasoningSigned,
     RunEnded,
+    RunHandedOver,
+    RunResumed,
     RunStarted,
     Steered,
     TextAdded,
@@ -95,9 +97,12 @@ def describe(event: Event, labels: dict[str, str]) -> Line | None:
             return Line(f"› {event.message.text}")
         case Warned():
             return Line(f"! {event.message}", "yellow")
+        case RunResumed():
+            return Line(f"↻ The server was {_RESUMED[event.reason]}; the run goes on.")
         case (
             TextAdded()
             | ReasoningAdded()
+            | RunHandedOver()
             | ReasoningSigned()
             | ToolCallBegan()
             | ArgumentsAdded()
@@ -112,6 +117,9 @@ def describe(event: Event, labels: dict[str, str]) -> Line | None:
             return None
         case _:
             assert_never(event)
+
+
+_RESUMED = {"server_restart": "gone", "handed_over": "stopped"}
 
 
 def _describe_tool(event: ToolFinished, label: str | None) -> Line:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from holdfast.clock import Clock
 from holdfast.errors import StoreError, StoreUnavailableError
-from holdfast.events import Answered, Batch, Event, RunStarted, TurnStarted
+from holdfast.events import Answered, Batch, Event, RunHandedOver, RunStarted, TurnStarted
 from holdfast.ids import EventNumber, RunId
 from holdfast.messages import Message
 from holdfast.outcomes import Failed, Outcome
@@ -52,23 +52,28 @@ class Recorder:
         "end",
         "failure",
         "followers",
+        "is_handed_over",
         "run",
         "tail",
     )
 
-    def __init__(self, run: RunId, log: RunLog, clock: Clock) -> None:
+    def __init__(self, run: RunId, log: RunLog, clock: Clock, so_far: Transcript | None = None) -> None:
+        """A recorder of a new log; or, given the fold of what there is of it, of one that goes on (R15)."""
         self.run = run
         self.failure: StoreError | None = None
         """The store refused a batch: nothing more is recorded, and the run must end."""
-        self.tail = Tail()
-        self.end = EventNumber(0)
+        begin = EventNumber(0 if so_far is None else so_far.events)
+        self.tail = Tail(begin)
+        self.end = begin
         """The number after the last durable event."""
         self.closed = False
         """The last event has been told."""
         self.followers: list[LogReader] = []
         """Readers that have read everything, in the order in which they came."""
-        self._transcript: Transcript | None = None
-        self._folded = 0
+        self.is_handed_over = False
+        """R16: the run goes on elsewhere, and its readers read on there."""
+        self._transcript = so_far
+        self._folded: int = begin
         """The number after the last event that is part of the transcript."""
         self._log = log
         self._clock = clock
@@ -201,6 +206,14 @@ class Recorder:
         self._wake()
         for reader in tuple(self.followers):
             reader.abandon()
+
+    async def hand_over(self) -> None:
+        """R16: what was said is saved, with a last word that it goes on elsewhere; nobody waits for more of it here."""
+        if self.failure is None:
+            self.push((RunHandedOver(),))
+        await self.drain()
+        self.is_handed_over = True
+        self.abandon()
 
     def _notify(self, batch: Batch) -> None:
         for reader in tuple(self.followers):

@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Callable
 from types import TracebackType
 from typing import Self
 
-from holdfast.errors import NotFoundError
+from holdfast.errors import HandedOverError, NotFoundError
 from holdfast.events import Batch, RunEnded
 from holdfast.ids import EventNumber, RunId
 from holdfast.runs.log.recorder import Recorder
@@ -24,6 +24,7 @@ class Subscription:
     """One reader of one run. Use it as a context manager: leaving it is leaving the run (R3)."""
 
     __slots__ = (
+        "_goes_on",
         "_left",
         "_log",
         "_next",
@@ -40,7 +41,10 @@ class Subscription:
         recorder: Recorder | None,
         after: EventNumber,
         left: Callable[[], None] | None = None,
+        *,
+        goes_on: bool = False,
     ) -> None:
+        """A reader. `goes_on`: without a recorder, whether the log is one that a server will go on with (R16)."""
         self.run = run
         self.is_over = False
         """The run's last event has been read."""
@@ -48,6 +52,7 @@ class Subscription:
         """The number of the first event that it has not read."""
         self._log = log
         self._recorder = recorder
+        self._goes_on = goes_on
         self._left = left
         self._sink: BatchSink | None = None
 
@@ -123,6 +128,7 @@ class Subscription:
 
         Raises:
             StoreUnavailableError: what was missed cannot be read now.
+            HandedOverError: the run goes on elsewhere.
             NotFoundError: the log is gone, or ends without its end because the store lost it.
         """
         recorder = self._recorder
@@ -132,6 +138,8 @@ class Subscription:
                 batches = await self._log.read_log(self.run, self._after, PAGE_EVENTS)
             if batches:
                 return self._take(batches)
+            if self._goes_on or (recorder is not None and recorder.is_handed_over):
+                raise HandedOverError(f"Run {self.run} goes on when the server is back; read on after {self._after}.")
             if recorder is None or recorder.closed:
                 raise NotFoundError(f"The log of run {self.run} ends after event {self._after}.", code="run_not_found")
             await recorder.changed()

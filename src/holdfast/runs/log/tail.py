@@ -14,9 +14,9 @@ class Tail:
 
     __slots__ = ("_events", "batches", "first")
 
-    def __init__(self) -> None:
+    def __init__(self, first: EventNumber) -> None:
         self.batches: list[Batch] = []
-        self.first = EventNumber(0)
+        self.first = first
         """The number of the first event that is kept."""
         self._events = 0
 

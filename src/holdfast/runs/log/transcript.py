@@ -17,6 +17,8 @@ from holdfast.events import (
     Event,
     FellBack,
     RunEnded,
+    RunHandedOver,
+    RunResumed,
     RunStarted,
     Steered,
     TextAdded,
@@ -29,7 +31,16 @@ from holdfast.events import (
     Warned,
 )
 from holdfast.ids import CallId, RunId, SessionId
-from holdfast.messages import AssistantMessage, Message, ToolCall, ToolMessage, Usage, UserMessage
+from holdfast.messages import (
+    AssistantMessage,
+    Message,
+    Reasoning,
+    Text,
+    ToolCall,
+    ToolMessage,
+    Usage,
+    UserMessage,
+)
 from holdfast.outcomes import Cancelled, Completed, Failed, Incomplete, Outcome, RequiresAction, outcome_name
 from holdfast.turns import OpenCall, TurnFold
 
@@ -48,15 +59,19 @@ class Transcript:
     """What a run has said and done so far."""
 
     __slots__ = (
+        "_is_asked_again",
         "_is_whole",
         "_messages",
         "_text",
         "_turn",
         "_turn_dropped",
         "approvals",
+        "asked_again",
+        "attempts",
         "dropped",
         "events",
         "handed_over",
+        "is_cut",
         "model",
         "outcome",
         "results",
@@ -77,6 +92,13 @@ class Transcript:
         self.usage = Usage()
         self.outcome: Outcome | None = None
         self.turns = 0
+        self.attempts = 1
+        """R15: how often it was begun, or gone on with."""
+        self.asked_again = 0
+        """Input tokens of turns that were asked once more because a server was gone."""
+        self._is_asked_again = False
+        self.is_cut = False
+        """The last turn broke off."""
         self.events = 0
         """The number that the next event has."""
         self.dropped: list[ToolCallDropped] = []
@@ -143,18 +165,23 @@ class Transcript:
                 self._messages += self.steering
                 self.steering = []
                 self._turn, self._turn_dropped, self._is_whole = TurnFold(), False, False
-                self.turns += 1
+                self.is_cut = False
+                self.turns = event.turn + 1
                 self.model = event.model
             case FellBack():
                 self.model = event.to_model
             case Answered():
                 self.usage += event.usage
+                if self._is_asked_again:
+                    self.asked_again += event.usage.input_tokens
+                    self._is_asked_again = False
                 self.model = event.model
                 self._is_whole = event.finish in ("stop", "tool_calls")
                 if self._turn is not None:
                     self._turn.add(event)
             case TurnCut():
                 self._close_turn()
+                self.is_cut = True
             case ToolCallDropped():
                 self.dropped.append(event)
                 self._turn_dropped = True
@@ -185,6 +212,11 @@ class Transcript:
                 self.warnings.append(event.message)
             case Steered():
                 self.steering.append(event.message)
+            case RunResumed():
+                self.attempts = event.attempt
+                self._is_asked_again = event.cut in ("request", "reasoning", "text", "tool_call")
+            case RunHandedOver():
+                pass
             case RunEnded():
                 self._close_turn()
                 self.outcome = event.outcome
@@ -196,9 +228,7 @@ class Transcript:
     def _close_turn(self) -> None:
         """The turn's message takes its place, once."""
         if self._turn is not None:
-            message = self._turn_message(self._turn)
-            if message.parts:
-                self._messages.append(message)
+            _put(self._messages, self._turn_message(self._turn))
             self._turn = None
 
     def _turn_message(self, turn: TurnFold) -> AssistantMessage:
@@ -209,6 +239,11 @@ class Transcript:
     def turn(self) -> TurnFold | None:
         """The turn that is going on."""
         return self._turn
+
+    @property
+    def closed_messages(self) -> tuple[Message, ...]:
+        """What it has added to the conversation, without the turn that is going on."""
+        return tuple(self._messages)
 
     @property
     def half_calls(self) -> tuple[OpenCall, ...]:
@@ -232,8 +267,8 @@ class Transcript:
             outcome: how the run is about to end. Of one that has ended it is known.
         """
         said = self._messages.copy()
-        if self._turn is not None and (current := self._turn_message(self._turn)).parts:
-            said.append(current)
+        if self._turn is not None:
+            _put(said, self._turn_message(self._turn))
         match outcome or self.outcome:
             case Incomplete() | Failed() | Cancelled() as cut:
                 return self._mark(said, cut)
@@ -264,3 +299,27 @@ class Transcript:
     def running_tools(self) -> tuple[ToolStarted, ...]:
         """Server tools that began and have not finished."""
         return tuple(tool for tool in self.tools if tool.call_id not in self.results)
+
+
+def _put(said: list[Message], message: AssistantMessage) -> None:
+    """A turn's message in its place. Where a turn was cut off and the run went on (R15), both are one answer."""
+    if not message.parts:
+        return
+    match said:
+        case [*_, AssistantMessage(tool_calls=()) as begun]:
+            said[-1] = _join(begun, message)
+        case _:
+            said.append(message)
+
+
+def _join(begun: AssistantMessage, rest: AssistantMessage) -> AssistantMessage:
+    """Two halves of one answer: the thoughts, the words as one text, the calls."""
+    parts = (*begun.parts, *rest.parts)
+    words = "".join(part.text for part in parts if isinstance(part, Text))
+    return AssistantMessage(
+        parts=(
+            *(part for part in parts if isinstance(part, Reasoning)),
+            *((Text(text=words),) if words else ()),
+            *(part for part in parts if isinstance(part, ToolCall)),
+        )
+    )

@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import HistogramMetricFamily
 from prometheus_client.registry import Collector
 
+from holdfast.events import RunResumed
 from holdfast.outcomes import outcome_name, outcome_reason
 from holdfast.runs.live import LiveRun
 
@@ -73,6 +74,20 @@ class Metrics:
         self.replayed = Counter(
             "holdfast_replayed_events", "Events sent from the log rather than live", registry=self.registry
         )
+        self.resumed = Counter(
+            "holdfast_runs_resumed", "Runs that went on after their server was gone", ["reason"], registry=self.registry
+        )
+        self.away = Histogram(
+            "holdfast_run_away_seconds",
+            "From the last that a run said on one server to its going on",
+            buckets=_SECONDS,
+            registry=self.registry,
+        )
+        self.asked_again = Counter(
+            "holdfast_tokens_asked_again",
+            "Input tokens of turns that were asked again because a server was gone",
+            registry=self.registry,
+        )
         self.commits = CommitTimes()
         self.registry.register(self.commits)
 
@@ -83,6 +98,12 @@ class Metrics:
     def replays(self, events: int) -> None:
         """Somebody reads so many events that have been told before."""
         self.replayed.inc(max(0, events))
+
+    def run_resumed(self, event: RunResumed, away_seconds: float | None) -> None:
+        """A run goes on that had been left behind that long ago."""
+        self.resumed.labels(event.reason).inc()
+        if away_seconds is not None:
+            self.away.observe(max(0.0, away_seconds))
 
     def upstream_closed(self, live: LiveRun, now: float) -> None:
         """The run's model call is over; if it was interrupted, that long ago."""
@@ -101,6 +122,7 @@ class Metrics:
         self.duration.labels(name).observe(now - live.times.created_at)
         if live.times.first_delta_at is not None:
             self.first_token.observe(live.times.first_delta_at - live.times.created_at)
+        self.asked_again.inc(transcript.asked_again)
         self.dropped.inc(len(transcript.dropped))
         self.tokens.labels("input").inc(transcript.usage.input_tokens)
         self.tokens.labels("output").inc(transcript.usage.output_tokens)

@@ -10,12 +10,15 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from holdfast import __version__
+from holdfast.agents.request import RunRequest
 from holdfast.errors import ConfigError
 from holdfast.events import (
     Answered,
     Batch,
     Event,
     RunEnded,
+    RunHandedOver,
+    RunResumed,
     RunStarted,
     ToolFinished,
     ToolStarted,
@@ -47,17 +50,20 @@ class Tracing:
         self.close = close
 
     def follow(self, live: LiveRun) -> None:
-        """Read a run that has not said anything yet."""
-        live.recorder.followers.append(RunSpans(self._tracer, self._agent_name, live.request.trace_parent))
+        """Read a run that has not said anything yet in this process."""
+        live.recorder.followers.append(RunSpans(self._tracer, self._agent_name, live.request))
 
 
 class RunSpans:
-    """The spans of one run, folded from its log. A `LogReader`."""
+    """The spans of one run, folded from its log: of one attempt, where it went on after its server was gone (R15).
 
-    def __init__(self, tracer: "Tracer", agent_name: str, trace_parent: str) -> None:
+    A `LogReader`.
+    """
+
+    def __init__(self, tracer: "Tracer", agent_name: str, request: RunRequest) -> None:
         self._tracer = tracer
         self._agent_name = agent_name
-        self._trace_parent = trace_parent
+        self._request = request
         self._run: Span | None = None
         self._turn: Span | None = None
         self._tools: dict[CallId, Span] = {}
@@ -77,18 +83,38 @@ class RunSpans:
     def abandon(self) -> None:
         """There will be no log, so that nothing was traced of it."""
 
-    def _run_started(self, event: RunStarted, at: int) -> None:
+    def _run_started(self, _event: RunStarted, at: int) -> None:
+        self._begin_run(at, {})
+
+    def _run_resumed(self, event: RunResumed, at: int) -> None:
+        attributes = {"holdfast.run.attempt": event.attempt, "holdfast.run.resumed_after": event.reason}
+        if self._run is None:
+            self._begin_run(at, attributes)
+        else:
+            # It had not begun before, but for its place in the store.
+            self._run.set_attributes(attributes)
+
+    def _begin_run(self, at: int, attributes: Mapping[str, Any]) -> None:
+        request = self._request
         self._run = self._begin(
             "invoke_agent",
             self._agent_name,
             at,
             {
                 "gen_ai.agent.name": self._agent_name,
-                "gen_ai.conversation.id": event.session,
-                **_model("gen_ai.request.model", event.model),
-                "holdfast.run.id": event.run,
+                "gen_ai.conversation.id": request.session,
+                **_model("gen_ai.request.model", request.model),
+                "holdfast.run.id": request.run,
+                **attributes,
             },
         )
+
+    def _handed_over(self, _event: RunHandedOver, at: int) -> None:
+        """R16: what this server did of it is over; the next one begins a span of its own."""
+        for span in (*self._tools.values(), self._turn, self._run):
+            if span is not None:
+                span.set_attribute("holdfast.outcome", "handed_over")
+                span.end(at)
 
     def _turn_started(self, event: TurnStarted, at: int) -> None:
         model = _model("gen_ai.request.model", event.model)
@@ -147,11 +173,13 @@ class RunSpans:
 
         if self._run is not None:
             return set_span_in_context(self._run)
-        return TraceContextTextMapPropagator().extract({"traceparent": self._trace_parent})
+        return TraceContextTextMapPropagator().extract({"traceparent": self._request.trace_parent})
 
 
 _TAKE: Final[dict[type[Event], Callable[[RunSpans, Any, int], None]]] = {
     RunStarted: RunSpans._run_started,
+    RunResumed: RunSpans._run_resumed,
+    RunHandedOver: RunSpans._handed_over,
     TurnStarted: RunSpans._turn_started,
     Answered: RunSpans._answered,
     TurnCut: RunSpans._turn_cut,

@@ -48,9 +48,10 @@ class MemoryRunLog:
         def create() -> Reserved | None:
             if key is not None and (reserved := tables.keys.get(key.key)) is not None:
                 return reserved
+            kept = _replace(record, continuation=b"")
             if record.id in tables.runs:
                 raise LogConflictError(f"there is a run {record.id} already")
-            tables.runs[record.id] = StoredRun(next(tables.numbers), record, None if key is None else key.key, [])
+            tables.runs[record.id] = StoredRun(next(tables.numbers), kept, None if key is None else key.key, [])
             tables.unfinished[record.id] = record
             if key is not None:
                 tables.keys[key.key] = Reserved(run=record.id, fingerprint=key.fingerprint)

@@ -6,10 +6,10 @@ Every function here is part of a transaction that its caller has begun. Sits on 
 import sqlite3
 from collections.abc import Sequence
 
-from holdfast.ids import NodeId, SessionId
-from holdfast.store.records import StoredMessage
+from holdfast.ids import NodeId, RunId, SessionId
+from holdfast.store.records import RunEnding, StoredMessage, make_title
 from holdfast.store.search_terms import casefold_text
-from holdfast.store.sqlite.rows import as_message, head_of_session
+from holdfast.store.sqlite.rows import SELECT_RUNS, as_message, as_run, head_of_session
 from holdfast.store.sqlite.scalars import MAX_TIME
 
 NewMessage = tuple[str | None, float, bytes]
@@ -84,6 +84,53 @@ def add_messages(
     if nodes:
         connection.execute("UPDATE sessions SET head = ? WHERE id = ?", (nodes[-1], session))
     return nodes
+
+
+def save_messages(connection: sqlite3.Connection, run: RunId, ending: RunEnding, bodies: list[bytes]) -> NodeId | None:
+    """Save a run's messages, given also as JSON, and move its session and conversation; the last of them."""
+    row = connection.execute(
+        "SELECT session, created_at, inputs, parent, rooted, ephemeral, conversation FROM runs WHERE id = ?", (run,)
+    ).fetchone()
+    session, created_at, inputs, parent, rooted, ephemeral, conversation = row
+    if not _is_sound(row):
+        # The same stands in what the run was asked.
+        asked = as_run(connection, connection.execute(f"{SELECT_RUNS} WHERE runs.id = ?", (run,)).fetchone())
+        session, created_at, inputs, parent = asked.session, asked.created_at, len(asked.input), asked.parent
+        rooted, ephemeral, conversation = asked.rooted, asked.ephemeral, asked.conversation
+    if ephemeral:
+        return None
+    # The session may have been deleted while the run was going: it comes back, with this run alone.
+    at = ending.ended_at
+    use_session(connection, SessionId(session), at, title=make_title(ending.messages))
+    if parent is not None:
+        above = NodeId(parent) if has_message(connection, NodeId(parent)) else None
+    else:
+        above = None if rooted else session_head(connection, SessionId(session))
+    messages = [(run, created_at if number < inputs else at, body) for number, body in enumerate(bodies)]
+    nodes = add_messages(connection, SessionId(session), above, messages)
+    head = nodes[-1] if nodes else above
+    if conversation is not None:
+        connection.execute(
+            """
+            INSERT INTO conversations (name, created_at, head, run, metadata, kept) VALUES (?, ?, ?, ?, '{}', 0)
+            ON CONFLICT (name) DO UPDATE SET head = excluded.head, run = excluded.run
+            """,
+            (conversation, created_at, head, run),
+        )
+    return head
+
+
+def _is_sound(row: tuple[object, ...]) -> bool:
+    """Do the columns that say where a run's messages go hold what they should?"""
+    session, created_at, inputs, parent, rooted, ephemeral, conversation = row
+    return (
+        isinstance(session, str)
+        and isinstance(created_at, float)
+        and isinstance(inputs, int)
+        and isinstance(parent, int | None)
+        and isinstance(conversation, str | None)
+        and {rooted, ephemeral} <= {0, 1}
+    )
 
 
 def read_path(connection: sqlite3.Connection, node: NodeId) -> list[StoredMessage]:

@@ -8,9 +8,11 @@ import sqlite3
 from collections.abc import Sequence
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from holdfast.errors import LogConflictError
 from holdfast.events import Batch, encode_events
-from holdfast.ids import EventNumber, NodeId, RunId, SessionId
+from holdfast.ids import EventNumber, RunId
 from holdfast.outcomes import outcome_name
 from holdfast.store.port import Committed
 from holdfast.store.records import (
@@ -24,7 +26,7 @@ from holdfast.store.records import (
 )
 from holdfast.store.sqlite.journal import is_large
 from holdfast.store.sqlite.log import compress, read_batches, replace_with_segments
-from holdfast.store.sqlite.messages import add_messages, has_message, session_head, use_session
+from holdfast.store.sqlite.messages import save_messages, use_session
 from holdfast.store.sqlite.readers import Readers
 from holdfast.store.sqlite.rows import SELECT_RUNS, RunResult, as_run, encode
 from holdfast.store.sqlite.scalars import MAX_NUMBER
@@ -51,7 +53,7 @@ class SqliteRunLog:
         Raises:
             LogConflictError: there is a run of that id.
         """
-        body = encode(record)
+        body = encode(replace(record, continuation=b""))
 
         def create(connection: sqlite3.Connection) -> Reserved | None:
             if key is not None and (reserved := _find_key(connection, key.key)) is not None:
@@ -98,7 +100,7 @@ class SqliteRunLog:
         def end(connection: sqlite3.Connection) -> None:
             log = self._writer.journal.find(connection, run)
             log.check(batch.first)
-            head = _save_messages(connection, run, ending, bodies)
+            head = save_messages(connection, run, ending, bodies)
             result = RunResult(
                 ended_at=ending.ended_at,
                 outcome=ending.outcome,
@@ -114,6 +116,7 @@ class SqliteRunLog:
             )
             if not changed.rowcount:
                 raise LogConflictError(f"{run} has already ended")
+            connection.execute("DELETE FROM continuations WHERE run = ?", (log.key,))
             self._writer.journal.write_through(connection, log, batch.first, len(batch.events), batch.at, events)
             self._writer.journal.drop(run)
 
@@ -135,7 +138,17 @@ class SqliteRunLog:
 
     async def unfinished_runs(self) -> list[RunRecord]:
         """Runs that have not ended: at start, those that a crash has cut off (R8)."""
-        return await self._list(f"{SELECT_RUNS} WHERE runs.outcome IS NULL ORDER BY runs.key", {})
+
+        def read(connection: sqlite3.Connection) -> list[RunRecord]:
+            query = f"{SELECT_RUNS} WHERE runs.outcome IS NULL ORDER BY runs.key"
+            found = connection.execute("SELECT run, body FROM continuations").fetchall()
+            bodies = {key: body for key, body in found if isinstance(body, bytes)}
+            return [
+                replace(as_run(connection, row), continuation=bodies.get(row[0], b""))
+                for row in connection.execute(query).fetchall()
+            ]
+
+        return await self._readers.run(read)
 
     async def _list(self, query: str, values: dict[str, Any]) -> list[RunRecord]:
         return await self._readers.run(
@@ -215,6 +228,7 @@ def delete_runs(connection: sqlite3.Connection, runs: Sequence[tuple[int, str]])
     for key, run in runs:
         connection.execute("DELETE FROM log WHERE run = ?", (key,))
         connection.execute("DELETE FROM requests WHERE run = ?", (key,))
+        connection.execute("DELETE FROM continuations WHERE run = ?", (key,))
         connection.execute("DELETE FROM responses WHERE run = ?", (key,))
         connection.execute("DELETE FROM idempotency WHERE run = ?", (run,))
         connection.execute("DELETE FROM conversations WHERE run = ? AND NOT kept", (run,))
@@ -262,54 +276,11 @@ def _insert_run(connection: sqlite3.Connection, record: RunRecord, body: bytes) 
     )
     assert cursor.lastrowid is not None
     connection.execute("INSERT INTO requests (run, body) VALUES (?, ?)", (cursor.lastrowid, body))
-    return cursor.lastrowid
-
-
-def _save_messages(connection: sqlite3.Connection, run: RunId, ending: RunEnding, bodies: list[bytes]) -> NodeId | None:
-    """Save a run's messages, given also as JSON, and move its session and conversation; the last of them."""
-    row = connection.execute(
-        "SELECT session, created_at, inputs, parent, rooted, ephemeral, conversation FROM runs WHERE id = ?", (run,)
-    ).fetchone()
-    session, created_at, inputs, parent, rooted, ephemeral, conversation = row
-    if not _is_sound(row):
-        # The same stands in what the run was asked.
-        asked = as_run(connection, connection.execute(f"{SELECT_RUNS} WHERE runs.id = ?", (run,)).fetchone())
-        session, created_at, inputs, parent = asked.session, asked.created_at, len(asked.input), asked.parent
-        rooted, ephemeral, conversation = asked.rooted, asked.ephemeral, asked.conversation
-    if ephemeral:
-        return None
-    # The session may have been deleted while the run was going: it comes back, with this run alone.
-    at = ending.ended_at
-    use_session(connection, SessionId(session), at, title=make_title(ending.messages))
-    if parent is not None:
-        above = NodeId(parent) if has_message(connection, NodeId(parent)) else None
-    else:
-        above = None if rooted else session_head(connection, SessionId(session))
-    messages = [(run, created_at if number < inputs else at, body) for number, body in enumerate(bodies)]
-    nodes = add_messages(connection, SessionId(session), above, messages)
-    head = nodes[-1] if nodes else above
-    if conversation is not None:
+    if record.continuation:
         connection.execute(
-            """
-            INSERT INTO conversations (name, created_at, head, run, metadata, kept) VALUES (?, ?, ?, ?, '{}', 0)
-            ON CONFLICT (name) DO UPDATE SET head = excluded.head, run = excluded.run
-            """,
-            (conversation, created_at, head, run),
+            "INSERT INTO continuations (run, body) VALUES (?, ?)", (cursor.lastrowid, record.continuation)
         )
-    return head
-
-
-def _is_sound(row: tuple[object, ...]) -> bool:
-    """Do the columns that say where a run's messages go hold what they should?"""
-    session, created_at, inputs, parent, rooted, ephemeral, conversation = row
-    return (
-        isinstance(session, str)
-        and isinstance(created_at, float)
-        and isinstance(inputs, int)
-        and isinstance(parent, int | None)
-        and isinstance(conversation, str | None)
-        and {rooted, ephemeral} <= {0, 1}
-    )
+    return cursor.lastrowid
 
 
 def _conditions(chosen: RunFilter) -> tuple[str, dict[str, Any]]:

@@ -81,6 +81,7 @@ class SearchFiles(Arguments, frozen=True, kw_only=True):
 
 
 FileArguments = ReadFile | WriteFile | EditFile | ListFiles | SearchFiles
+_READING: Final = frozenset({"read_file", "list_files", "search_files"})
 _KINDS: Final[dict[str, type[FileArguments]]] = {
     "read_file": ReadFile,
     "write_file": WriteFile,
@@ -107,7 +108,7 @@ class FileTools:
         """Models ask for several edits of one file at once; without it the last would undo the others."""
         self._page_bytes = max(max_output_bytes - 500, 500)
         """Room is left for the line that says how to go on, so that a page is never cut in its middle."""
-        self._specs = tuple(make_spec(name, kind) for name, kind in _KINDS.items())
+        self._specs = tuple(make_spec(name, kind, repeatable=name in _READING) for name, kind in _KINDS.items())
 
     def specs(self) -> Sequence[ToolSpec]:
         """The five tools."""

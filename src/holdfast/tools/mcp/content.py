@@ -32,7 +32,13 @@ def tool_name(server: str, tool: str, taken: Iterable[str] = ()) -> str:
 def tool_spec(name: str, tool: "Tool") -> ToolSpec:
     """A server's tool as the model is shown it."""
     schema = {"type": "object", "properties": {}, **tool.input_schema}
-    return ToolSpec(name=name, description=(tool.description or "")[:MAX_DESCRIPTION_CHARACTERS], parameters=schema)
+    return ToolSpec(
+        name=name,
+        description=(tool.description or "")[:MAX_DESCRIPTION_CHARACTERS],
+        parameters=schema,
+        # What only reads may be carried out again.
+        repeatable=tool.annotations is not None and tool.annotations.read_only_hint is True,
+    )
 
 
 def result_text(result: "CallToolResult") -> str:

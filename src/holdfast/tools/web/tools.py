@@ -52,7 +52,7 @@ class WebTools:
         self._seconds = seconds
         self._page_bytes = max(max_output_bytes - 1_000, 500)
         """Room is left for the lines around the text."""
-        self._specs = (make_spec("fetch_url", FetchUrl),)
+        self._specs = (make_spec("fetch_url", FetchUrl, repeatable=True),)
 
     def specs(self) -> Sequence[ToolSpec]:
         """One tool."""

@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from holdfast.messages import Image, Message, SystemMessage, ToolMessage, ToolSpec, UserMessage
+from holdfast.messages import GO_ON, AssistantMessage, Image, Message, SystemMessage, ToolMessage, ToolSpec, UserMessage
 from holdfast.upstream.demo.requests import (
     MAX_REQUEST_CHARACTERS,
     DemoCall,
@@ -97,6 +97,15 @@ _SETS: Final = {
 
 def make_turn(call: ModelCall) -> DemoTurn:
     """What the demo model does with a call."""
+    match call.messages:
+        case [*before, AssistantMessage() as cut, UserMessage() as note] if note.text == GO_ON:
+            turn = _make_turn(msgspec.structs.replace(call, messages=tuple(before)))
+            return msgspec.structs.replace(turn, reasoning="", text=turn.text.removeprefix(cut.text))
+        case _:
+            return _make_turn(call)
+
+
+def _make_turn(call: ModelCall) -> DemoTurn:
     last = call.messages[-1] if call.messages else None
     results: list[ToolMessage] = []
     for message in reversed(call.messages):
