@@ -101,6 +101,21 @@ async def test_closing_a_pane_before_its_run_has_a_name_ends_it_all_the_same(tmp
         assert request_of(it, "m-1").closed_at is None
 
 
+async def test_stopping_a_pane_before_its_run_has_a_name_ends_it_as_soon_as_it_has(
+    tmp_path: Path, browser: Browser
+) -> None:
+    """T4.b: its upstream is closed, it says that it was stopped, and the other pane goes on."""
+    mute = Reply(fault=Fault("stall_before_headers"))
+    async with browsing(tmp_path, browser, lambda _: mute, place="#/compare") as it:
+        await it.page.route("**/v1/runs", late)
+        await it.ask("Anybody?")
+        await it.page.get_by_role("button", name="Stop pane 2").click()
+        await it.provider.received(2)
+        await request_of(it, "m-2").closed(2)
+        await expect(pane(it, 2).locator("[data-reason=user]")).to_contain_text("Stopped on request.")
+        assert request_of(it, "m-1").closed_at is None
+
+
 async def test_leaving_compare_for_another_view_ends_its_answers_at_once(tmp_path: Path, browser: Browser) -> None:
     """T4.b: nothing goes on that nobody sees; coming back shows what was kept, and that it was stopped."""
     async with browsing(tmp_path, browser, lambda _: SILENT, place="#/compare") as it:

@@ -164,7 +164,8 @@ class TestHermes:
         assert (server.host, server.port, server.api_key, server.name) == ("127.0.0.3", 7, "a-key-of-hermes", "otto")
         assert server.cors_origins == ("http://localhost:3000", "http://127.0.0.1:3000")
         assert loaded.warnings == ()
-        assert loaded.source_of("server.api_key") == "API_SERVER_KEY"
+        told = [loaded.source_of(f"server.{key}") for key in ("host", "port", "api_key", "name")]
+        assert told == ["HOLDFAST_HOST", "--port", "API_SERVER_KEY", "API_SERVER_MODEL_NAME"]
         assert load(place, text, environment=HERMES).settings.server.port == 9000
 
     def test_a_bad_port_is_passed_over_and_other_bad_values_are_named(self, place: Path) -> None:

@@ -30,11 +30,13 @@ def called(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
             time.sleep(3)
             return {"content": [{"type": "text", "text": "rested"}]}
         case "learn":
-            if another := arguments.get("text"):
-                tools[tools.index("odd")] = another
-                schema["required"] = ["text"]
-            else:
-                tools.append("learnt")
+            match arguments.get("text"):
+                case None:
+                    tools.append("learnt")
+                case "manners":
+                    schema["required"] = ["text"]
+                case another:
+                    tools[tools.index("odd")] = another
             send({"method": "notifications/tools/list_changed"})
             return {"content": []}
         case _:
