@@ -86,6 +86,11 @@ describe("the slider and the button (T5.b)", () => {
     replay.play();
     vi.advanceTimersByTime(60_000);
     expect([replay.playing, replay.shown]).toEqual([false, 4]);
+    for (let n = 0; n < 3; n++) replay.play(); // as often as it is pressed, it plays once
+    expect([replay.playing, replay.shown]).toEqual([true, 6]);
+    vi.advanceTimersByTime(3000);
+    expect(replay.shown).toBe(9);
+    replay.play();
     replay.seek(LENGTH - 3);
     replay.play();
     vi.advanceTimersByTime(60_000);
