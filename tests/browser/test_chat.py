@@ -164,8 +164,9 @@ async def test_stop_before_the_first_token_works_too(tmp_path: Path, browser: Br
 async def test_stop_before_the_server_has_named_the_run_is_carried_out_as_soon_as_it_has(
     tmp_path: Path, browser: Browser
 ) -> None:
-    """T3.c, R5.a: whoever stops at once is not told that it is stopping while the answer goes on."""
-    async with browsing(tmp_path, browser, [Reply(fault=Fault("stall_before_headers")), Reply(text="Here.")]) as it:
+    """T3.c, R5.a: no answer goes on that is said to be stopping, and the next one is not stopped too."""
+    script = [Reply(fault=Fault("stall_before_headers")), Reply(text="Half an answer", fault=Fault("stall", 2))]
+    async with browsing(tmp_path, browser, script) as it:
         await it.page.route("**/v1/runs", late)
         await it.ask("Anybody?")
         await it.stop_button.click()
@@ -175,7 +176,9 @@ async def test_stop_before_the_server_has_named_the_run_is_carried_out_as_soon_a
         await expect(it.answers.last.locator("[data-outcome=cancelled]")).to_contain_text("Stopped on request.")
         await it.finished()
         await it.ask("And now?")
-        await expect(it.answers.last).to_contain_text("Here.")
+        await expect(it.answers.last).to_contain_text("Half an")
+        await it.stop_button.click()
+        await (await it.provider.received(2)).closed(5)
 
 
 async def test_a_stop_that_does_not_get_through_is_told_and_can_be_tried_again(
