@@ -139,7 +139,7 @@ async def test_stopping_a_pane_before_its_run_has_a_name_ends_it_as_soon_as_it_h
         await ask_both(it, "Anybody?")
         await it.page.get_by_role("button", name="Stop pane 2").click()
         await it.provider.received(2)
-        await request_of(it, "m-2").closed(2)
+        await request_of(it, "m-2").closed()
         await expect(pane(it, 2).locator("[data-reason=user]")).to_contain_text("Stopped on request.")
         assert request_of(it, "m-1").closed_at is None
 
