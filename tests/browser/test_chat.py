@@ -154,6 +154,48 @@ async def test_stop_before_the_first_token_works_too(tmp_path: Path, browser: Br
         await expect(it.answers.last.locator("[data-outcome=cancelled]")).to_contain_text("No text had arrived yet")
 
 
+async def test_stop_before_the_server_has_named_the_run_is_carried_out_as_soon_as_it_has(
+    tmp_path: Path, browser: Browser
+) -> None:
+    """T3.c, R5.a: no answer goes on that is said to be stopping, and the next one is not stopped too."""
+    script = [Reply(fault=Fault("stall_before_headers")), Reply(text="Half an answer", fault=Fault("stall", 2))]
+    async with browsing(tmp_path, browser, script) as it:
+        await it.page.route("**/v1/runs", late)
+        await it.ask("Anybody?")
+        await it.stop_button.click()
+        await expect(it.page.get_by_role("button", name="Stopping")).to_be_visible()
+        asked = await it.provider.received()
+        await asked.closed(5)
+        await expect(it.answers.last.locator("[data-outcome=cancelled]")).to_contain_text("Stopped on request.")
+        await it.finished()
+        await it.ask("And now?")
+        await expect(it.answers.last).to_contain_text("Half an")
+        await it.stop_button.click()
+        await (await it.provider.received(2)).closed(5)
+
+
+async def test_a_stop_that_does_not_get_through_is_told_and_can_be_tried_again(
+    tmp_path: Path, browser: Browser
+) -> None:
+    """T3.c: the answer goes on, and the button is what it was."""
+    async with browsing(tmp_path, browser, [Reply(text="Half an answer", fault=Fault("stall", 2))]) as it:
+        await it.page.route("**/stop", refuse_once)
+        await it.ask("Anybody?")
+        await expect(it.answers.last).to_contain_text("Half an")
+        await it.stop_button.click()
+        await expect(it.page.locator(".toast")).to_have_text("It could not be stopped: Not now.")
+        await it.stop_button.click()
+        asked = await it.provider.received()
+        await asked.closed(5)
+        await expect(it.answers.last.locator("[data-outcome=cancelled]")).to_contain_text("Stopped on request.")
+
+
+async def refuse_once(route: Route) -> None:
+    """A server that says no, and then does as it is told."""
+    await route.fulfill(status=500, json={"error": {"message": "Not now.", "code": None}})
+    await route.request.frame.page.unroute("**/stop")
+
+
 async def test_a_tool_has_a_card_with_its_arguments_its_output_and_how_long_it_took(
     tmp_path: Path, browser: Browser
 ) -> None:

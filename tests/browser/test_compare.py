@@ -37,6 +37,34 @@ async def ask_three(it: Browsing) -> None:
     await it.provider.received(3)
 
 
+async def ask_both(it: Browsing, question: str) -> None:
+    """The panes are there when the models are."""
+    await expect(it.page.locator(".pane")).to_have_count(2)
+    await it.ask(question)
+
+
+async def test_what_is_asked_before_there_is_anybody_to_ask_stays_in_its_box(tmp_path: Path, browser: Browser) -> None:
+    """T4.a: a server that is slow to name its models costs nobody a question."""
+    come = asyncio.Event()
+
+    async def held(route: Route) -> None:
+        await come.wait()
+        await route.continue_()
+
+    async with browsing(tmp_path, browser, lambda _: Reply(text="Here.")) as it:
+        await it.page.route("**/v1/models", held)
+        await it.open("#/compare")
+        await it.ask("Anybody?")
+        await expect(it.page.get_by_role("button", name="Send")).to_be_disabled()
+        await expect(it.box).to_have_value("Anybody?")
+        come.set()
+        await expect(it.page.locator(".pane")).to_have_count(2)
+        await it.box.press("Enter")
+        for number in (1, 2):
+            await expect(pane(it, number)).to_contain_text("Here.")
+        assert [request.prompt for request in it.provider.requests] == ["Anybody?"] * 2
+
+
 async def test_stopping_a_silent_pane_closes_its_upstream_at_once_and_leaves_the_others_alone(
     tmp_path: Path, browser: Browser
 ) -> None:
@@ -82,7 +110,7 @@ async def test_leaving_the_page_cancels_every_pane(tmp_path: Path, browser: Brow
     """T4.b: each pane is attached to this tab, also before the first byte; it is given the time of a reload."""
     mute = Reply(fault=Fault("stall_before_headers"))
     async with browsing(tmp_path, browser, lambda _: mute, place="#/compare") as it:
-        await it.ask("Anybody?")
+        await ask_both(it, "Anybody?")
         await it.provider.received(2)
         await it.page.close()
         for request in it.provider.requests:
@@ -94,17 +122,32 @@ async def test_closing_a_pane_before_its_run_has_a_name_ends_it_all_the_same(tmp
     mute = Reply(fault=Fault("stall_before_headers"))
     async with browsing(tmp_path, browser, lambda _: mute, place="#/compare") as it:
         await it.page.route("**/v1/runs", late)
-        await it.ask("Anybody?")
+        await ask_both(it, "Anybody?")
         await it.page.get_by_role("button", name="Close pane 2").click()
         await it.provider.received(2)
         await request_of(it, "m-2").closed(2)
         assert request_of(it, "m-1").closed_at is None
 
 
+async def test_stopping_a_pane_before_its_run_has_a_name_ends_it_as_soon_as_it_has(
+    tmp_path: Path, browser: Browser
+) -> None:
+    """T4.b: its upstream is closed, it says that it was stopped, and the other pane goes on."""
+    mute = Reply(fault=Fault("stall_before_headers"))
+    async with browsing(tmp_path, browser, lambda _: mute, place="#/compare") as it:
+        await it.page.route("**/v1/runs", late)
+        await ask_both(it, "Anybody?")
+        await it.page.get_by_role("button", name="Stop pane 2").click()
+        await it.provider.received(2)
+        await request_of(it, "m-2").closed()
+        await expect(pane(it, 2).locator("[data-reason=user]")).to_contain_text("Stopped on request.")
+        assert request_of(it, "m-1").closed_at is None
+
+
 async def test_leaving_compare_for_another_view_ends_its_answers_at_once(tmp_path: Path, browser: Browser) -> None:
     """T4.b: nothing goes on that nobody sees; coming back shows what was kept, and that it was stopped."""
     async with browsing(tmp_path, browser, lambda _: SILENT, place="#/compare") as it:
-        await it.ask("Both of you")
+        await ask_both(it, "Both of you")
         for number in (1, 2):
             await expect(pane(it, number)).to_contain_text("Half an answer")
         await it.page.get_by_role("link", name="Runs", exact=True).click()
@@ -162,7 +205,7 @@ async def test_a_reload_brings_every_pane_back_and_its_answer_goes_on(tmp_path: 
 async def test_whoever_comes_back_too_late_is_told_why_the_answer_ended(tmp_path: Path, browser: Browser) -> None:
     """T4.c, R2.b: the run was ended because its reader had left, and nothing else is said of it."""
     async with browsing(tmp_path, browser, lambda _: SILENT, place="#/compare") as it:
-        await it.ask("Both of you")
+        await ask_both(it, "Both of you")
         await expect(pane(it, 2)).to_contain_text("Half an answer")
         await it.page.goto("about:blank")
         for request in it.provider.requests:
@@ -217,6 +260,6 @@ async def test_a_pane_whose_model_fails_says_so_and_the_other_answers(tmp_path: 
         return Reply(text="Fine.") if request.model == "m-1" else Reply(fault=Fault("status", 404))
 
     async with browsing(tmp_path, browser, respond, place="#/compare") as it:
-        await it.ask("Hello?")
+        await ask_both(it, "Hello?")
         await expect(pane(it, 1)).to_contain_text("Fine.")
         await expect(pane(it, 2).locator("[data-outcome=failed]")).to_contain_text("The model does not exist.")

@@ -721,6 +721,8 @@ async def test_a_fork_is_a_whole_copy_that_says_where_it_came_from() -> None:
         assert (fork.status, named.status, named.json["id"], named.json["title"]) == (201, 201, "team/bob", "")
         assert (fork.json["title"], fork.json["metadata"]) == ("Mine", {"k": 1, "forked_from": "team/ann"})
         assert (await client.post("/v1/sessions")).status == 201
+        originals = (await client.get("/v1/sessions/team/ann/messages")).json["data"]
+        assert [message["content"] for message in originals] == ["Hello?", "a1"]
         for session in (fork.json["id"], "team/bob"):
             kept = (await client.get(f"/v1/sessions/{session}/messages")).json["data"]
-            assert [message["content"] for message in kept] == ["Hello?", "a1"]
+            assert [{**message, "id": 0} for message in kept] == [{**message, "id": 0} for message in originals]

@@ -19,7 +19,14 @@ from holdfast.messages import (
     user_says,
 )
 from holdfast.store.port import Store
-from holdfast.store.records import ConversationRecord, RunFilter, SessionFilter, SessionPlace, SessionRecord
+from holdfast.store.records import (
+    ConversationRecord,
+    RunFilter,
+    SessionFilter,
+    SessionPlace,
+    SessionRecord,
+    StoredMessage,
+)
 from tests.store.store_world import (
     SESSION,
     an_ending,
@@ -301,6 +308,31 @@ async def test_a_fork_has_the_same_past_and_a_future_of_its_own(store: Store) ->
     await store.delete_session(SESSION)
     assert await said_in(store, "whole") == ["one", "1", "two", "2", "mine", "M"]
     assert await said_in(store, "part") == ["one", "1"]
+
+
+async def test_a_forks_messages_are_the_originals_but_for_their_ids(store: Store) -> None:
+    """J2.d: which run said each, and when, is copied too; so an answer in a copy still leads to its log."""
+    first = await whole_run(store, run_record(said="one"), "1", ended_at=130.0)
+    last = await whole_run(store, run_record(said="two", created_at=200.0), "2", ended_at=230.0)
+    assert first.head is not None and last.head is not None
+    for name, at, head in (("whole", None, last.head), ("part", first.head, first.head)):
+        into = SessionRecord(id=SessionId(name), created_at=700.0, updated_at=700.0)
+        assert await store.fork_session(SESSION, into, at)
+        made = await store.get_session(into.id)
+        assert made is not None and made.head is not None
+        originals, copies = await store.path(head), await store.path(made.head)
+        assert {stored.id for stored in originals}.isdisjoint(stored.id for stored in copies)
+        assert [without_id(stored) for stored in copies] == [without_id(stored) for stored in originals]
+    assert [(stored.run, stored.created_at) for stored in await store.path(last.head)] == [
+        (first.id, 100.0),
+        (first.id, 130.0),
+        (last.id, 200.0),
+        (last.id, 230.0),
+    ]
+
+
+def without_id(stored: StoredMessage) -> StoredMessage:
+    return msgspec.structs.replace(stored, id=NOWHERE)
 
 
 async def test_a_fork_needs_a_session_a_message_of_it_and_a_new_name(store: Store) -> None:

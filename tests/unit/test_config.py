@@ -164,7 +164,8 @@ class TestHermes:
         assert (server.host, server.port, server.api_key, server.name) == ("127.0.0.3", 7, "a-key-of-hermes", "otto")
         assert server.cors_origins == ("http://localhost:3000", "http://127.0.0.1:3000")
         assert loaded.warnings == ()
-        assert loaded.source_of("server.api_key") == "API_SERVER_KEY"
+        told = [loaded.source_of(f"server.{key}") for key in ("host", "port", "api_key", "name")]
+        assert told == ["HOLDFAST_HOST", "--port", "API_SERVER_KEY", "API_SERVER_MODEL_NAME"]
         assert load(place, text, environment=HERMES).settings.server.port == 9000
 
     def test_a_bad_port_is_passed_over_and_other_bad_values_are_named(self, place: Path) -> None:
@@ -201,6 +202,41 @@ class TestWrongValues:
             f'HOLDFAST_PORT is "{port}"; it must be a whole number from 0 to 65535. It is passed over.',
         )
         assert load(place.parent, environment={"HOLDFAST_PORT": port}).settings.server.port == 8642
+
+    @pytest.mark.parametrize(
+        ("environment", "port", "source", "passed_over"),
+        [
+            ({"HOLDFAST_PORT": "x", "HOLDFAST_SERVER_PORT": "2"}, 2, "HOLDFAST_SERVER_PORT", ["HOLDFAST_PORT"]),
+            ({"HOLDFAST_PORT": "x", "HOLDFAST_DIALECT": "hermes"}, 99, "holdfast.toml, line 2", ["HOLDFAST_PORT"]),
+            (
+                {"HOLDFAST_PORT": "x", "HOLDFAST_DIALECT": "hermes", "API_SERVER_PORT": "3"},
+                3,
+                "API_SERVER_PORT",
+                ["HOLDFAST_PORT"],
+            ),
+            (
+                {"HOLDFAST_SERVER_PORT": "2", "HOLDFAST_DIALECT": "hermes", "API_SERVER_PORT": "x"},
+                2,
+                "HOLDFAST_SERVER_PORT",
+                ["API_SERVER_PORT"],
+            ),
+            (
+                {"HOLDFAST_PORT": "x", "HOLDFAST_SERVER_PORT": "y", "HOLDFAST_DIALECT": "hermes"},
+                99,
+                "holdfast.toml, line 2",
+                ["HOLDFAST_PORT", "HOLDFAST_SERVER_PORT"],
+            ),
+        ],
+    )
+    def test_the_source_after_a_bad_port_stands_and_is_named(
+        self, place: Path, environment: dict[str, str], port: int, source: str, passed_over: list[str]
+    ) -> None:
+        """S8.b, S8.d: another variable, or the file; nobody is told that the bad one is used."""
+        loaded = load(place, "[server]\nport = 99\n", environment=environment)
+        assert loaded.settings.server.port == port
+        assert loaded.source_of("server.port").endswith(source)
+        assert [warning.split()[0] for warning in loaded.warnings] == passed_over
+        assert all("passed over" in warning for warning in loaded.warnings)
 
     def test_any_other_bad_variable_is_an_error_that_names_it_and_what_is_allowed(self, place: Path) -> None:
         """S8.c: a bad value is reported by name."""

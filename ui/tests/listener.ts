@@ -1,6 +1,6 @@
 import { createServer, type IncomingMessage, type ServerResponse } from "node:http";
 import type { AddressInfo } from "node:net";
-import { afterEach, beforeEach, vi } from "vitest";
+import { afterEach, beforeEach, expect, vi } from "vitest";
 
 interface Asked {
   method: string;
@@ -37,4 +37,14 @@ export function listenInEachTest(): void {
     server.closeAllConnections();
     return new Promise((done) => server.close(done));
   });
+}
+
+/** An answer that is given later: `arrived` when it was asked for, `give` to give it to whoever still wants it. */
+export function later(body: string) {
+  let waiting: ServerResponse | undefined;
+  return {
+    answer: (response: ServerResponse) => void (waiting = response),
+    arrived: () => vi.waitFor(() => expect(waiting).toBeDefined()),
+    give: () => void waiting!.end(body),
+  };
 }

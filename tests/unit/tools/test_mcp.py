@@ -167,6 +167,24 @@ async def test_an_older_server_is_understood() -> None:
         assert "must be of type string" in await refused(tools, "mcp__old__echo", text=5)
 
 
+async def test_a_server_that_exchanges_its_tools_is_known_as_it_is_now() -> None:
+    """As many as before, and others: the model is shown the new ones, with what they take; the old one is gone."""
+    async with connected(old=OLD) as tools:
+        names = [f"mcp__old__{name}" for name in ("echo", "die", "hang", "learn", "nap", "even")]
+        await call(tools, "mcp__old__learn", text="even")
+        await until(lambda: [spec.name for spec in tools.specs()] == names)
+        assert (await call(tools, "mcp__old__even", text="x")).output.startswith("words")
+        await call(tools, "mcp__old__learn", text="manners")
+        await until(lambda: all(spec.parameters.get("required") == ["text"] for spec in tools.specs()))
+        assert [spec.name for spec in tools.specs()] == names
+        assert await refused(tools, "mcp__old__odd", text="x") == "The MCP server 'old' no longer has the tool odd."
+        assert "text missing" in await refused(tools, "mcp__old__echo")
+        assert await refused(tools, "mcp__old__never", text="x") == (
+            "There is no tool 'mcp__old__never'. The tools are: mcp__old__die, mcp__old__echo, mcp__old__even, "
+            "mcp__old__hang, mcp__old__learn, mcp__old__nap."
+        )
+
+
 async def test_a_server_that_is_killed_during_a_call_leaves_it_open_whether_it_was_carried_out() -> None:
     before = living_children()
     async with connected(old=OLD) as tools:

@@ -1,8 +1,10 @@
 """Any transport will do: the upstream over one in memory, which is the whole of the port and opens no connection."""
 
+import asyncio
 import json
 
 import pytest
+from msgspec.structs import replace
 
 from holdfast.errors import ConfigError, ProviderRefusedError, StreamStalledError, TransportLostError, UpstreamError
 from holdfast.events import Answered, TextAdded
@@ -15,7 +17,7 @@ from holdfast.upstream.transport.port import (
     ResponseCutError,
 )
 from tests.codec_world import CALL, PAIRS, STREAMS, chat, fold, frames, recorded_plain
-from tests.upstream_world import JSON, MemoryResponse, MemoryTransport, hear, upstream_over
+from tests.upstream_world import JSON, QUICK, STREAM, MemoryResponse, MemoryTransport, hear, upstream_over
 
 FIRST = frames(chat("One "))
 PLAIN = b'{"choices": [{"index": 0, "message": {"content": "One two."}, "finish_reason": "stop"}]}'
@@ -144,6 +146,58 @@ async def test_a_refusal_that_was_read_to_its_end_gives_its_connection_back() ->
         assert (heard.error.message, heard.error.status, response.ended) == ("No.", 401, [ended])
 
 
+UNABLE = b"Streaming is not supported."
+SILENCE_SECONDS = 30.0
+
+
+@pytest.mark.parametrize(
+    ("pieces", "status", "headers", "asked_plainly"),
+    [
+        pytest.param([FIRST], 200, STREAM, False, id="a stream"),
+        pytest.param([PLAIN[:20]], 200, JSON, False, id="a plain answer to who asked for a stream"),
+        pytest.param([PLAIN[:20]], 200, JSON, True, id="a plain answer"),
+        pytest.param([b'{"error": '], 500, JSON, False, id="an explanation"),
+        pytest.param([b'{"error": '], 500, JSON, True, id="an explanation to who asked plainly"),
+    ],
+)
+async def test_leaving_in_the_middle_of_any_body_cuts_its_connection(
+    pieces: list[bytes], status: int, headers: dict[str, str], asked_plainly: bool
+) -> None:
+    """U17: at once, and not when its end has been waited for: what is released may go on for a while."""
+    response = MemoryResponse([*pieces, SILENCE_SECONDS], status=status, headers=headers)
+    unable = [MemoryResponse([UNABLE], status=400)] if asked_plainly else []
+    asking = asyncio.get_running_loop().create_task(hear(upstream_over(MemoryTransport(*unable, response))))
+    async with asyncio.timeout(5):
+        while response.left:
+            await asyncio.sleep(0)
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    assert response.ended == ["cut"]
+
+
+@pytest.mark.parametrize("asked_plainly", [False, True])
+@pytest.mark.parametrize(
+    ("pieces", "words"),
+    [
+        pytest.param([PLAIN[:20], ResponseCutError()], "lost in the middle of the answer", id="cut"),
+        pytest.param([b"<html>Busy.</html>"], "not a chat completion", id="no answer"),
+        pytest.param([PLAIN[:20], SILENCE_SECONDS], "sent nothing for 0.05 seconds", id="silent"),
+    ],
+)
+async def test_a_plain_body_that_comes_to_nothing_is_an_error_and_its_connection_is_not_used_again(
+    pieces: list[bytes | float | Exception], words: str, asked_plainly: bool
+) -> None:
+    """U10, U16.b: however it was asked for; there is no answer in half of one."""
+    response = MemoryResponse(pieces, headers=JSON)
+    unable = [MemoryResponse([UNABLE], status=400)] if asked_plainly else []
+    settings = replace(QUICK, stall_seconds=0.05)
+    heard = await hear(upstream_over(MemoryTransport(*unable, response), settings=settings))
+    assert heard.error is not None and words in heard.error.message
+    assert (heard.text, heard.answered) == ("", None)
+    assert response.ended[-1] == "cut" and "released" not in response.ended
+
+
 async def test_an_answer_without_end_is_not_read_into_memory_for_ever() -> None:
     """A plain answer has a limit."""
     pieces = [b'{"a":"' + b"x" * 500] * 20
@@ -164,7 +218,7 @@ async def test_an_explanation_without_end_is_read_only_so_far() -> None:
 
 async def test_that_one_model_cannot_stream_says_nothing_about_another() -> None:
     """U10: each is asked in its own way, from then on."""
-    unable = MemoryResponse([b"Streaming is not supported."], status=400)
+    unable = MemoryResponse([UNABLE], status=400)
     transport = MemoryTransport(
         unable, MemoryResponse([PLAIN], headers=JSON), MemoryResponse([STORY]), MemoryResponse([PLAIN], headers=JSON)
     )

@@ -15,6 +15,8 @@ class Runs {
   model = $state("");
   session = $state("");
   #asking: AbortController | null = null;
+  /** How often a filter has changed: what was asked for before is no answer any more. */
+  #question = 0;
 
   get #filter() {
     return { status: this.status, model: this.model, session_id: this.session.trim() };
@@ -39,9 +41,11 @@ class Runs {
 
   async loadMore(): Promise<void> {
     const before = this.list.at(-1)?.id;
+    const question = this.#question;
     if (!before) return;
     try {
       const page = await api.runs({ ...this.#filter, before, limit: PAGE });
+      if (question !== this.#question || before !== this.list.at(-1)?.id) return; // the list goes on elsewhere
       this.list = [...this.list, ...page.data];
       this.more = page.has_more ?? false;
     } catch (error) {
@@ -52,6 +56,7 @@ class Runs {
   /** A filter has changed: what was there is no answer to it. */
   filter(change: Partial<Pick<Runs, "status" | "model" | "session">>): void {
     Object.assign(this, change, { list: [], loaded: false });
+    this.#question++;
     void this.refresh();
   }
 

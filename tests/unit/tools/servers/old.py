@@ -8,6 +8,7 @@ from typing import Any
 
 oddness = sys.argv[1] if len(sys.argv) > 1 else ""
 tools = ["echo", "die", "hang", "learn", "nap", "odd"]
+schema: dict[str, Any] = {"type": "object", "properties": {"text": {"type": "string"}}}
 
 
 def send(message: dict[str, Any]) -> None:
@@ -29,7 +30,13 @@ def called(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
             time.sleep(3)
             return {"content": [{"type": "text", "text": "rested"}]}
         case "learn":
-            tools.append("learnt")
+            match arguments.get("text"):
+                case None:
+                    tools.append("learnt")
+                case "manners":
+                    schema["required"] = ["text"]
+                case another:
+                    tools[tools.index("odd")] = another
             send({"method": "notifications/tools/list_changed"})
             return {"content": []}
         case _:
@@ -55,7 +62,6 @@ def answer(method: str, params: dict[str, Any]) -> dict[str, Any] | None:
                 "serverInfo": {"name": "old", "version": "1"},
             }
         case "tools/list":
-            schema = {"type": "object", "properties": {"text": {"type": "string"}}}
             half = tools[:2] if params.get("cursor") is None else tools[2:]
             more = {"nextCursor": "2"} if params.get("cursor") is None else {}
             return {"tools": [{"name": name, "inputSchema": schema} for name in half], **more}
