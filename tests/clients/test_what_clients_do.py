@@ -241,7 +241,7 @@ def events_path(answer: Answer) -> str:
 
 
 async def test_the_events_of_a_run_are_taken_up_again_after_a_disconnect_and_after_kill_9(tmp_path: Path) -> None:
-    """J1.c, R7.a, R8.a, R15.b: `Last-Event-ID` gives what was missed, then what happens, each event once, to the end."""
+    """J1.c, R7.a, R8.a, R15.b: `Last-Event-ID` gives what was missed, then what happens, each event once."""
     script = [Reply(text=("One ", "two ", "three ", "four"), hold_after=2), Reply(text="three four")]
     async with ScriptedProvider(script) as provider:
         config = make_config(provider, tmp_path)
