@@ -5,6 +5,7 @@
 """
 
 import asyncio
+import dataclasses
 import os
 import re
 import signal
@@ -13,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -24,9 +25,12 @@ import openai
 
 from holdfast.chaos.provider import Responder
 from holdfast.config import AgentSettings, ProviderSettings, ServerSettings, Settings, StreamSettings, WireProtocol
+from holdfast.runs.live import LiveRun
 from holdfast.server import Server
 from holdfast.store.memory import MemoryStore
+from holdfast.store.memory.shared import SharedMemory, SharedMemoryStore
 from holdfast.testing import Parts, Reply, ScriptedProvider, open_local_server
+from tests.proxy import RoundRobin
 
 KEY = "key-of-the-tests"
 QUICK_STREAM = StreamSettings(retries=0, connect_seconds=2.0, first_byte_seconds=10.0, stall_seconds=10.0)
@@ -172,6 +176,8 @@ class World:
     provider: ScriptedProvider
     client: Client
     base_url: str
+    servers: list[Server] = field(default_factory=list)
+    """All that share the store: those behind `base_url`."""
     clients: list[Any] = field(default_factory=list)
 
     def openai(self, **options: Any) -> openai.AsyncOpenAI:
@@ -182,10 +188,19 @@ class World:
         self.clients.append(sdk)
         return sdk
 
+    @property
+    def live(self) -> list[LiveRun]:
+        """Everything that goes on, on all servers."""
+        return [live for server in self.servers for live in server.service.supervisor.registry.all]
+
+    def find_live(self, run: str) -> LiveRun | None:
+        """A run that goes on, wherever it is."""
+        return next((live for live in self.live if live.request.run == run), None)
+
     async def ended(self, run: str, seconds: float = 5.0) -> None:
         """Wait until a run is over."""
         async with asyncio.timeout(seconds):
-            while self.server.service.supervisor.registry.get(run) is not None:  # type: ignore[arg-type]
+            while self.find_live(run) is not None:
                 await asyncio.sleep(0.005)
 
 
@@ -227,9 +242,9 @@ async def serving(
         made = make_settings(provider.url, protocol, **settings)
         if key is not None:
             made = msgspec.structs.replace(made, server=msgspec.structs.replace(made.server, api_key=key))
-        opened = open_local_server(made, data_dir=data_dir, environment=environment, lends=lends, parts=parts)
-        async with opened as local, Client(local.url, key) as client:
-            world = World(local.server, provider, client, local.url)
+        opened = _open_servers(made, data_dir=data_dir, environment=environment, lends=lends, parts=parts)
+        async with opened as (servers, url), Client(url, key) as client:
+            world = World(servers[0], provider, client, url, servers=servers)
             try:
                 yield world
             finally:
@@ -241,6 +256,30 @@ def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port: int = listener.getsockname()[1]
         return port
+
+
+SERVERS = int(os.environ.get("HOLDFAST_TEST_SERVERS", "1"))
+"""How many servers answer, where a test does not care: with several, every request goes to the next one (R17)."""
+
+
+@asynccontextmanager
+async def _open_servers(
+    settings: Settings, *, parts: Parts | None, data_dir: Path | None, **options: Any
+) -> AsyncIterator[tuple[list[Server], str]]:
+    """One server; or several that share a store, behind a proxy that asks each in turn."""
+    if SERVERS == 1 or data_dir is not None or (parts is not None and parts.store is not None):
+        async with open_local_server(settings, parts=parts, data_dir=data_dir, **options) as local:
+            yield [local.server], local.url
+        return
+    database = SharedMemory(lease_seconds=settings.store.lease_seconds)
+    async with AsyncExitStack() as stack:
+        opened = []
+        for _ in range(SERVERS):
+            own = dataclasses.replace(parts or Parts(), store=SharedMemoryStore(database))
+            opened.append(await stack.enter_async_context(open_local_server(settings, parts=own, **options)))
+        proxy = RoundRobin([local.url for local in opened])
+        url = await stack.enter_async_context(proxy.listening())
+        yield [local.server for local in opened], url
 
 
 class ServerProcess:

@@ -47,6 +47,7 @@ MAY_IMPORT = {
 }
 PORTS = {
     "holdfast.upstream.port",
+    "holdfast.store.coordination",
     "holdfast.store.port",
     "holdfast.store.records",
     "holdfast.tools.port",

@@ -20,6 +20,11 @@ OWNERS: dict[str, tuple[str, ...]] = {
         "the command itself: `_with_signals` awaits it",
     ),
     "holdfast.runs.execute": ("its run: `LiveRun.task`, which `Supervisor.drain` interrupts and awaits",),
+    "holdfast.runs.replicas.membership": (
+        "`Membership._renewing`, which `aclose` cancels and awaits",
+        "`Membership._claiming`, likewise",
+    ),
+    "holdfast.runs.replicas.tasks": ("`Tasks`, whose owner's `aclose` cancels and awaits them",),
     "holdfast.runs.start": ("its run: `LiveRun.saving`, awaited by who begins it, and by `Supervisor.drain`",),
     "holdfast.runs.take_up": ("`TakeUp._task`, which `aclose` cancels and awaits",),
     "holdfast.runs.sweep": ("`Sweeper._task`, which `aclose` cancels and awaits",),

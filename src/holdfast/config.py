@@ -58,6 +58,8 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     url: str = ""
     """`sqlite:////path/to.db` or `memory:`; empty: holdfast.db in the data directory."""
+    lease_seconds: Annotated[float, msgspec.Meta(ge=0.5, le=600)] = 5.0
+    """R17: when the runs of a server that is silent are taken from it; where several share a store."""
     max_responses: Count = 10_000
     retention_days: Positive = 30.0
 

@@ -17,6 +17,7 @@ HoldfastError
     StreamingUnsupportedError  the provider cannot stream this model (U10)
   StoreError              the store's side failed
     StoreUnavailableError it cannot be read or written now: full, locked, broken
+    FencedError           others have this server's runs, because it was away for too long (R17)
     LogConflictError      somebody has already written there: a run is ended only once (R6)
   ToolError               a tool could not do what it was asked; the message is for the model
   ClientError             a Holdfast server, seen from its client, did not do what it was asked
@@ -167,6 +168,10 @@ class StoreError(HoldfastError):
 
 class StoreUnavailableError(StoreError):
     """The store cannot be read or written now."""
+
+
+class FencedError(StoreError):
+    """This server was away for too long, and others have its runs."""
 
 
 class LogConflictError(StoreError):

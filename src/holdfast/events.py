@@ -196,6 +196,8 @@ class Steered(Value, frozen=True, kw_only=True, tag="message.added"):
     """R13: a message was posted to the run. The next `TurnStarted` is of a model that sees it."""
 
     message: UserMessage
+    command: str = ""
+    """R17: what asked for it, where it came from another server: it is said once, whoever has the run."""
 
 
 class Warned(Value, frozen=True, kw_only=True, tag="run.warned"):

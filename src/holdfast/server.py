@@ -5,11 +5,14 @@ part could decide for itself.
 """
 
 import asyncio
+import os
+import socket
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
+from urllib.parse import urlsplit
 
 from starlette.types import ASGIApp
 
@@ -23,11 +26,14 @@ from holdfast.chaos.models import CHAOS_MODELS, chaos_responder
 from holdfast.chaos.provider import ScriptedProvider
 from holdfast.clock import Clock, SystemClock
 from holdfast.config import Settings, ToolSet
-from holdfast.runs.recovery import recover
+from holdfast.runs.recovery import Recovered, recover
+from holdfast.runs.replicas.cluster import Cluster
+from holdfast.runs.replicas.membership import Introduction
 from holdfast.runs.supervisor import Supervisor
 from holdfast.runs.telemetry.metrics import Metrics
 from holdfast.runs.telemetry.tracing import open_tracing
 from holdfast.settings import config_directory, database_path, settings_places
+from holdfast.store.coordination import SharedStore
 from holdfast.store.lock import StoreLock
 from holdfast.store.memory import MemoryStore
 from holdfast.store.port import Store
@@ -114,7 +120,8 @@ async def open_server(
         metrics = Metrics()
         store = parts.store or await _open_store(settings, data_dir, url, metrics, stack)
         stack.push_async_callback(store.aclose)
-        recovered = await recover(store, clock)
+        # Where there are other servers, what this one finds may be theirs; it asks them when it joins.
+        recovered = Recovered(0, []) if store.is_shared else await recover(store, clock)
         retention = Retention(store, settings.store, clock)
         stack.push_async_callback(retention.aclose)
         providers = [await _open_chaos(stack)] if chaos else []
@@ -136,8 +143,11 @@ async def open_server(
         tracing = open_tracing(environment, parts.span_exporter, agent_name)
         if tracing is not None:
             stack.push_async_callback(asyncio.to_thread, tracing.close)
-        supervisor = Supervisor(store, agent, metrics, tracing)
+        introduction = _introduce(url)
+        cluster = _make_cluster(store, settings, clock, introduction)
+        supervisor = Supervisor(store, agent, metrics, tracing, cluster)
         stack.push_async_callback(supervisor.aclose)
+        await supervisor.join(claims=takes_up)
         if takes_up:
             supervisor.take_up(recovered.going_on)
         service = Service(
@@ -153,8 +163,25 @@ async def open_server(
             clock=clock,
             version=__version__,
             started_at=clock.now(),
+            replica=introduction.name,
         )
         yield Server(make_app(service, page=page_routes()), service)
+
+
+def _introduce(url: str) -> Introduction:
+    """What this server is called: where it is, and which process it is there."""
+    port = f":{urlsplit(url).port}" if url else ""
+    return Introduction(name=f"{socket.gethostname()}{port}/{os.getpid()}", url=url, version=__version__)
+
+
+def _make_cluster(store: Store, settings: Settings, clock: Clock, introduction: Introduction) -> Cluster | None:
+    """R17: the other servers, where the store may have some."""
+    if not store.is_shared:
+        return None
+    # What says that it is shared has what sharing takes.
+    return Cluster(
+        cast(SharedStore, store), clock, introduction=introduction, lease_seconds=settings.store.lease_seconds
+    )
 
 
 def _make_agent(

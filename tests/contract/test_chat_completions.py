@@ -997,7 +997,7 @@ async def test_a_waiter_that_leaves_does_not_cancel_the_work_for_the_others() ->
             async with asyncio.TaskGroup() as tasks:
                 second = tasks.create_task(world.client.chat(stream=True, headers=headers))
                 run = RunId(response.headers["X-Holdfast-Run-Id"])
-                live = world.server.service.supervisor.registry.get(run)
+                live = world.find_live(run)
                 assert live is not None
                 while live.readers < 2:
                     await asyncio.sleep(0.005)
@@ -1044,7 +1044,7 @@ async def test_a_client_that_will_come_back_by_itself_is_waited_for(
     async with serving([Reply(text="One two.", hold_after=1)]) as world:
         task = asyncio.get_running_loop().create_task(world.client.chat(stream=stream, headers=headers, **body))
         request = await world.provider.received()
-        [live] = world.server.service.supervisor.registry.all
+        [live] = world.live
         assert live.request.on_disconnect == waits
         task.cancel()
         await asyncio.wait([task])
@@ -1150,7 +1150,7 @@ async def test_what_happens_when_the_client_leaves_is_the_clients_choice(
         body = asking(stream=stream, **({} if policy is None else {"on_disconnect": policy}))
         task = asyncio.get_running_loop().create_task(world.client.post(CHAT, body))
         request = await world.provider.received()
-        [live] = world.server.service.supervisor.registry.all
+        [live] = world.live
         run = live.request.run
         task.cancel()
         await asyncio.wait([task])
@@ -1270,7 +1270,7 @@ async def test_a_run_that_is_stopped_tells_its_readers_what_they_have() -> None:
             async with serving([Reply(text="One two.", hold_after=hold)]) as world, asyncio.TaskGroup() as tasks:
                 asked = tasks.create_task(world.client.chat(stream=stream))
                 await world.provider.received()
-                [live] = world.server.service.supervisor.registry.all
+                [live] = world.live
                 while hold == 1 and not live.recorder.transcript.text:
                     await asyncio.sleep(0.005)
                 await world.client.post(f"/v1/runs/{live.request.run}/stop")

@@ -12,6 +12,8 @@ from holdfast.serving.guard import MAX_HEAD_BYTES, ConnectionLimits
 from holdfast.testing import Reply
 from tests.serving import CHAT, Answer, World, asking, serving
 
+pytestmark = pytest.mark.one_server
+
 QUICK = ServerSettings(head_seconds=0.3, body_seconds=0.3, keepalive_seconds=0.1)
 HEAD = b"GET /health HTTP/1.1\r\nHost: localhost\r\n"
 UPGRADE = (

@@ -10,6 +10,8 @@ import pytest
 from holdfast.testing import Reply
 from tests.serving import CHAT, World, serving
 
+pytestmark = pytest.mark.one_server
+
 NOTICED_SECONDS = 1.0
 HOLDING = Reply(text="One two three", hold_after=1)
 
@@ -48,7 +50,7 @@ class Raw:
     async def nobody_runs(self) -> None:
         """R3: soon after the client has gone."""
         async with asyncio.timeout(NOTICED_SECONDS):
-            while self.world.server.service.supervisor.registry.all:
+            while self.world.live:
                 await asyncio.sleep(0.005)
 
 
@@ -68,7 +70,7 @@ async def test_a_stream_needs_no_task() -> None:
         before = asyncio.all_tasks()
         await client.send(chat())
         await client.until(b"One")
-        (live,) = world.server.service.supervisor.registry.all
+        (live,) = world.live
         assert len(live.recorder.followers) == 1
         names = sorted(task.get_name() for task in asyncio.all_tasks() - before)
         assert [name for name in names if name.startswith("run_")] == [live.request.run]
@@ -153,12 +155,12 @@ async def reading_events(headers: Mapping[str, str], body: bytes = b"") -> Async
     async with serving([HOLDING]) as world, raw(world) as first, raw(world) as second:
         await first.send(chat())
         await first.until(b"One")
-        (live,) = world.server.service.supervisor.registry.all
+        (live,) = world.live
         await second.send(request("GET", f"/v1/runs/{live.request.run}/events", headers) + body)
         await second.until(b"text.added")
         first.writer.transport.abort()
         await asyncio.sleep(0.05)
-        assert world.server.service.supervisor.registry.all
+        assert world.live
         yield second
 
 

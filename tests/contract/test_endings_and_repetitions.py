@@ -8,11 +8,9 @@ from typing import Any
 import openai
 import pytest
 
-from holdfast.api.requests.idempotency import LiveRequests
 from holdfast.chaos.faults import parse_fault
 from holdfast.config import AgentSettings, LimitSettings, StreamSettings, WireProtocol
 from holdfast.events import RunEnded
-from holdfast.ids import RunId
 from holdfast.outcomes import Completed
 from holdfast.store.memory import MemoryStore
 from holdfast.store.records import IdempotencyKey, Reserved, RunRecord
@@ -94,17 +92,16 @@ async def test_a_first_try_does_not_attach_to_the_same_question_of_somebody_else
         assert "Idempotency-Replayed" not in second.headers
 
 
-def test_the_requests_that_are_being_answered_are_known_and_no_others_are_kept() -> None:
+async def test_the_requests_that_are_being_answered_are_known_and_no_others_are_kept() -> None:
     """C15.e, R7.c: however many came and went meanwhile."""
-    requests = LiveRequests()
-    live = {RunId(f"run_{number}") for number in range(0, 1000, 10)}
-    for number in range(1000):
-        requests.add(f"f{number}", RunId(f"run_{number}"), live.__contains__)
-        assert len(requests._runs) <= max(64, 2 * len(live) + 1)
-    for number in range(1000):
-        run = RunId(f"run_{number}")
-        assert requests.find(f"f{number}", live.__contains__) == (run if run in live else None)
-    assert requests.find("nobody's", lambda _: True) is None
+    async with serving(lambda _: Reply(text="One.")) as world:
+        for _ in range(5):
+            await world.client.chat()
+        registry = world.server.service.supervisor.registry
+        async with asyncio.timeout(5):
+            while registry.all:
+                await asyncio.sleep(0.005)
+        assert registry._requests == {}
 
 
 @pytest.mark.parametrize(("path", "body"), SURFACES)
@@ -210,6 +207,7 @@ async def test_one_enormous_frame_is_cut_at_the_limit_of_output(protocol: WirePr
     assert (answer.status, answer.finish, len(answer.text)) == (200, "length", 5_000_000)
 
 
+@pytest.mark.one_server
 async def test_asking_only_for_the_headers_of_a_stream_does_not_wait_for_its_end() -> None:
     """J1.c: HEAD is answered at once, and the connection is free for the next request."""
     async with serving([Reply(text="One two.", hold_after=-1)], stream=StreamSettings()) as world:

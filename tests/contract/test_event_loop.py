@@ -18,6 +18,8 @@ from holdfast.tools.web.tools import WebTools
 from tests.loop_watch import HELD_UP_SECONDS, watching_the_loop
 from tests.serving import CHAT, serving
 
+pytestmark = pytest.mark.one_server
+
 CONTEXT = ToolContext(run=RunId("run_1"), session=SessionId("session_1"), memory_scope="session_1")
 LIMIT = 9_900_000
 

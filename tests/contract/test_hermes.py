@@ -188,7 +188,7 @@ async def test_a_run_that_has_ended_is_stopped_and_steered_no_more() -> None:
         stopped = await world.client.post(f"/v1/runs/{run}/stop")
         refused = await world.client.post(f"/v1/runs/{run}/steer", {"input": "Hurry"})
         going = await begin(world)
-        request = await world.provider.received()
+        request = await world.provider.received(2)
         taken = await world.client.post(f"/v1/runs/{going}/steer", {"input": "Hurry"})
         request.release()
         live = await events(world, going)
@@ -255,6 +255,7 @@ async def test_a_past_that_makes_no_sense_is_refused(body: dict[str, Any], code:
         assert (await world.client.get("/v1/runs")).json["data"] == []
 
 
+@pytest.mark.one_server
 async def test_health_speaks_of_the_gateway() -> None:
     """W1.c: gateway_state, platforms, active_agents; no key is needed."""
     async with serving([SLOW], server=HERMES, key=KEY) as world:

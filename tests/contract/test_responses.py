@@ -695,12 +695,13 @@ async def test_the_sdk_sees_a_failure_with_what_came_before_it() -> None:
         assert last.response.error is not None and "crashed" in last.response.error.message
 
 
+@pytest.mark.one_server
 async def test_a_stream_whose_log_cannot_be_read_further_ends_as_a_failure() -> None:
     """P3.a: and never as if the rest did not exist."""
     async with serving([Reply(text="One two three", hold_after=1)]) as world:
         sending = asyncio.ensure_future(world.client.post(RESPONSES, {"input": "x", "stream": True}))
         await world.provider.received()
-        live = world.server.service.supervisor.registry.all[0]
+        live = world.live[0]
         async with asyncio.timeout(5):
             while live.recorder.transcript.text != "One":
                 await asyncio.sleep(0.01)
@@ -927,7 +928,7 @@ async def test_two_responses_of_one_conversation_wait_for_each_other() -> None:
         await world.provider.received()
         second = asyncio.ensure_future(ask(world, "b", conversation="talk"))
         async with asyncio.timeout(5):
-            while len(world.server.service.supervisor.registry.all) < 2:
+            while len(world.live) < 2:
                 await asyncio.sleep(0.01)
         world.provider.requests[0].release()
         await first
@@ -944,7 +945,7 @@ async def test_a_result_may_come_while_its_conversation_is_going_on() -> None:
         result = {"type": "function_call_output", "call_id": first["output"][0]["call_id"], "output": "-3"}
         answering = asyncio.ensure_future(ask(world, [result], conversation="talk"))
         async with asyncio.timeout(5):
-            while len(world.server.service.supervisor.registry.all) < 2 and not answering.done():
+            while len(world.live) < 2 and not answering.done():
                 await asyncio.sleep(0.01)
         request.release()
         assert text_of(await going) == "One two"
@@ -1058,7 +1059,7 @@ async def test_a_plain_request_whose_client_leaves_ends_too() -> None:
     async with serving([Reply(text="One two", hold_after=-1)]) as world:
         sending = asyncio.ensure_future(world.client.post(RESPONSES, {"input": "Count"}))
         request = await world.provider.received()
-        run = world.server.service.supervisor.registry.all[0].request.run
+        run = world.live[0].request.run
         sending.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await sending
@@ -1105,7 +1106,7 @@ async def test_whoever_can_be_asked_about_a_call_is(how: dict[str, Any], tmp_pat
         sending = asyncio.ensure_future(world.client.post(RESPONSES, {"input": "Write", **how}))
         await world.provider.received()
         if how:
-            run = world.server.service.supervisor.registry.all[0].request.run
+            run = world.live[0].request.run
             async with asyncio.timeout(5):
                 while not (await world.client.get(f"/v1/runs/{run}")).json["approvals"]:
                     await asyncio.sleep(0.01)
@@ -1304,7 +1305,7 @@ async def test_a_streamed_request_that_is_repeated_attaches_and_replays() -> Non
         request = await world.provider.received()
         second = asyncio.ensure_future(world.client.post(RESPONSES, body, Idempotency_Key="k1"))
         async with asyncio.timeout(5):
-            while world.server.service.supervisor.registry.all[0].readers < 2:
+            while world.live[0].readers < 2:
                 await asyncio.sleep(0.01)
         request.release()
         assert check_stream(await first) == check_stream(await second)

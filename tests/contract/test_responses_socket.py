@@ -418,7 +418,7 @@ async def test_a_client_that_leaves_a_compaction_ends_it() -> None:
         sending.cancel()
         await request.closed()
         async with asyncio.timeout(5):
-            while len(world.server.service.supervisor.registry.all) > 0:
+            while len(world.live) > 0:
                 await asyncio.sleep(0.005)
 
 

@@ -106,6 +106,7 @@ async def test_a_store_that_does_not_answer_holds_up_no_health_check(monkeypatch
     assert detailed.json["store"]["status"] == "unavailable" and "0.05 seconds" in detailed.json["store"]["message"]
 
 
+@pytest.mark.one_server
 async def test_the_detailed_health_counts_what_runs_and_what_waits_and_says_when_it_ends() -> None:
     """S1.b, S10.a: each figure its own, in the metrics too."""
     limits = LimitSettings(max_concurrent_runs=7)
@@ -671,6 +672,7 @@ async def test_a_number_of_any_length_is_a_number_or_a_mistake_of_the_clients(na
         assert answer.status < 500, answer.body
 
 
+@pytest.mark.one_server
 async def test_a_client_that_leaves_while_it_sends_its_body_starts_nothing(caplog: pytest.LogCaptureFixture) -> None:
     """S7.c: half a body is no request, and no error of the server's."""
     async with serving() as world:
@@ -685,6 +687,7 @@ async def test_a_client_that_leaves_while_it_sends_its_body_starts_nothing(caplo
     assert not caplog.records
 
 
+@pytest.mark.one_server
 async def test_a_server_at_its_limit_says_when_to_come_back() -> None:
     """R10.a: executing runs: 429 with Retry-After; finished runs do not count."""
     limits = LimitSettings(max_concurrent_runs=1)
@@ -738,6 +741,7 @@ async def test_a_store_that_is_full_is_said_plainly() -> None:
 # S10, S11
 
 
+@pytest.mark.one_server
 async def test_metrics_count_what_happened() -> None:
     """S10.a: runs by outcome and reason, tokens, first token, dropped calls, store latency."""
     script = [
@@ -771,6 +775,7 @@ async def test_metrics_count_what_happened() -> None:
         assert any(line.startswith(name) for line in lines), name
 
 
+@pytest.mark.one_server
 async def test_metrics_count_every_call_that_was_dropped() -> None:
     """S10.a: calls, not the runs that lost them."""
     calls = (tool_call("write_file", path="a"), tool_call("write_file", path="b"))
@@ -781,6 +786,7 @@ async def test_metrics_count_every_call_that_was_dropped() -> None:
     assert "holdfast_dropped_tool_calls_total 2.0" in lines
 
 
+@pytest.mark.one_server
 async def test_metrics_count_readers_that_leave_and_readers_that_come_late() -> None:
     """S10.a: disconnects, how long the upstream took to be closed, replayed events; each once, and when it happens."""
     names = ("client_disconnects_total", "time_to_upstream_close_seconds_count", "replayed_events_total")

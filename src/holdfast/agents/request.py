@@ -10,10 +10,8 @@ import msgspec
 from holdfast.config import AgentSettings, OnRestart
 from holdfast.ids import NodeId, RunId, SessionId
 from holdfast.messages import Message, ToolSpec
-from holdfast.store.records import Surface
+from holdfast.store.records import LanePolicy, Surface
 from holdfast.upstream.port import Options
-
-LanePolicy = Literal["wait", "replace", "reject"]
 
 
 class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,6 +48,8 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     """R15: what happens when its server is gone."""
     lane: LanePolicy | None = None
     """R11: what to do when the session has a run; None: the session was derived, not named, and has no lane."""
+    fingerprint: str = ""
+    """C15: what the request was, for whoever sends the same again while it runs."""
     can_ask: bool = True
     """R12: is there anybody who could answer a question? If not, a call that needs approval is denied."""
     ephemeral: bool = False

@@ -4,7 +4,7 @@ Sits on the runs layer and the ports. Nothing here does anything.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 from starlette.requests import HTTPConnection
@@ -12,7 +12,6 @@ from starlette.requests import HTTPConnection
 from holdfast.api.dialects import DIALECTS, Dialect
 from holdfast.api.items.items import ItemStyle
 from holdfast.api.requests.headers import headers_of
-from holdfast.api.requests.idempotency import LiveRequests
 from holdfast.clock import Clock
 from holdfast.config import Settings
 from holdfast.runs.supervisor import Supervisor
@@ -50,11 +49,11 @@ class Service:
     version: str
     started_at: float
     """Unix time."""
+    replica: str
+    """What this server is called among others on the same store."""
     mcp: RemoteTools | None = None
     extra_models: tuple[str, ...] = ()
     """Models that no setting names and that are listed all the same."""
-    live_requests: LiveRequests = field(default_factory=LiveRequests)
-    """C15: what is being answered now, so that an SDK's own retry finds it."""
 
     @property
     def default_model(self) -> str:

@@ -6,12 +6,13 @@ supervisor. Below: the agent's loop, the recorder, and `sweep` for what could no
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from holdfast.agents.cuts import outcome_of_failure
 from holdfast.agents.loop import Agent, Loop
 from holdfast.errors import StoreError, UpstreamError
 from holdfast.events import Warned
+from holdfast.ids import RunId
 from holdfast.messages import Message
 from holdfast.outcomes import Cancelled, Failed, Outcome, outcome_name, outcome_reason
 from holdfast.runs.closing import close_interrupted
@@ -19,7 +20,7 @@ from holdfast.runs.history import read_history, shown_of
 from holdfast.runs.live import LiveRun
 from holdfast.runs.registry import Registry
 from holdfast.runs.start import withdraw
-from holdfast.runs.state import Admission, Move, Phase
+from holdfast.runs.state import NEXT, Admission, Move, Phase
 from holdfast.runs.sweep import Sweeper
 from holdfast.runs.telemetry.metrics import Metrics
 from holdfast.store.port import Store
@@ -30,8 +31,18 @@ logger = logging.getLogger(__name__)
 class Executor:
     """Runs runs."""
 
-    def __init__(self, store: Store, agent: Agent, metrics: Metrics, registry: Registry, sweeper: Sweeper) -> None:
+    def __init__(
+        self,
+        store: Store,
+        agent: Agent,
+        metrics: Metrics,
+        registry: Registry,
+        sweeper: Sweeper,
+        free: Callable[[RunId], Awaitable[None]],
+    ) -> None:
+        """`free` lets others have a run that was handed over."""
         self._store = store
+        self._free = free
         self._agent = agent
         self._clock = agent.clock
         self._metrics = metrics
@@ -48,8 +59,10 @@ class Executor:
         try:
             if live.state.phase is Phase.LEAVING:
                 await self._release(live)
-            else:
+            elif not live.state.is_lost():
                 await self._end(live, outcome)
+            if live.state.is_lost():
+                await self._let_go(live)
         except Exception:
             # A bug of ours. Nobody may wait for this run for ever, nor its session; the next start closes its log.
             logger.exception("run %s could not be ended", live.request.run)
@@ -62,7 +75,8 @@ class Executor:
         try:
             if state.phase is Phase.STARTING:
                 state.move(Move.STEP)
-            live.open_log()
+            if not state.is_lost():
+                live.open_log()
             if state.phase is Phase.QUEUED:
                 await turn
                 state.move(Move.TURN)
@@ -77,6 +91,8 @@ class Executor:
         except UpstreamError as error:
             return outcome_of_failure(error, has_text=bool(live.recorder.transcript.text))
         except StoreError as error:
+            if self._store.is_shared:
+                self._lose(live, error)
             return Failed(reason="internal", message=error.message)
         except Exception as error:
             logger.exception("run %s failed inside", request.run)
@@ -99,9 +115,33 @@ class Executor:
         if live.state.admission is Admission.REFUSED:
             withdraw(live, self._registry)
             return
+        if live.state.is_lost():
+            return
         await live.recorder.hand_over()
+        try:
+            await self._free(live.request.run)
+        except StoreError as error:
+            self._lose(live, error)
+        if live.state.is_lost():
+            return
         live.state.move(Move.RELEASE)
-        logger.info("run %s is handed over: it goes on at the next start", live.request.run)
+        logger.info("run %s is handed over", live.request.run)
+        self._registry.remove(live)
+
+    def _lose(self, live: LiveRun, error: StoreError) -> None:
+        """R17: what this server cannot save another may go on with, and knows nothing of what was not saved."""
+        logger.warning("run %s is lost here: %s", live.request.run, error.message)
+        if (live.state.phase, Move.LOSE) in NEXT:
+            live.state.move(Move.LOSE)
+
+    async def _let_go(self, live: LiveRun) -> None:
+        """Whoever reads a run that is lost reads on elsewhere."""
+        if live.state.admission is Admission.PENDING and live.saving is not None:
+            await asyncio.wait([live.saving])
+        if live.state.admission is Admission.REFUSED:
+            live.recorder.abandon()
+        else:
+            live.recorder.let_go()
         self._registry.remove(live)
 
     async def _end(self, live: LiveRun, outcome: Outcome) -> None:
@@ -116,7 +156,11 @@ class Executor:
             logger.info("run %s withdrawn: it could not be saved", live.request.run)
             return
         closing = close_interrupted(whole, outcome)
-        unsaved = await live.recorder.close(whole, closing, outcome, live.request.input)
+        try:
+            unsaved = await live.recorder.close(whole, closing, outcome, live.request.input)
+        except StoreError as error:
+            self._lose(live, error)
+            return
         if unsaved is not None:
             logger.error("run %s could not be saved yet: %s", live.request.run, live.recorder.failure)
             self._sweeper.save_later(live.request.run, unsaved)

@@ -1,17 +1,59 @@
-"""Lanes: two runs on one session do not interleave (R11). No I/O. Sits on live runs."""
+"""Lanes: two runs on one session do not interleave (R11). Sits on live runs.
+
+Where there is one server its lanes are here; where several share a store, who is next is decided there, and
+`replicas/lanes` asks.
+"""
 
 import asyncio
+from typing import Protocol
 
 from holdfast.errors import LimitReachedError, SessionBusyError
 from holdfast.ids import SessionId
 from holdfast.outcomes import Cancelled
 from holdfast.runs.live import LiveRun
+from holdfast.store.port import RunLog
+from holdfast.store.records import IdempotencyKey, Reserved
 
 
-class Lanes:
+class Lanes(Protocol):
     """Who runs on which session, and who waits."""
 
-    def __init__(self, max_queued: int) -> None:
+    @property
+    def waiting(self) -> int:
+        """How many runs of this server wait for their turn, on all sessions."""
+        ...
+
+    def check(self, session: SessionId, policy: str | None) -> None:
+        """May a run join this session's lane now?
+
+        Raises:
+            SessionBusyError: it is taken and the client asked to be turned away.
+            LimitReachedError: too many wait already.
+        """
+        ...
+
+    def join(self, live: LiveRun) -> asyncio.Future[None]:
+        """Take a place; done when the lane is this run's. `replace` interrupts everybody before it."""
+        ...
+
+    async def create(self, live: LiveRun, key: IdempotencyKey | None) -> Reserved | None:
+        """Have a run saved that has joined. Raises as `RunLog.create_run`, and as `check` where that could not know."""
+        ...
+
+    def leave(self, live: LiveRun) -> None:
+        """Give the place up, once the run is saved: whoever comes next reads its answer."""
+        ...
+
+    def holder(self, session: SessionId) -> LiveRun | None:
+        """The run of this server that has the session's lane."""
+        ...
+
+
+class LocalLanes:
+    """All lanes there are."""
+
+    def __init__(self, log: RunLog, max_queued: int) -> None:
+        self._log = log
         self._max_queued = max_queued
         self._lanes: dict[SessionId, list[tuple[LiveRun, asyncio.Future[None]]]] = {}
         """The first of each has the lane; the others wait in order."""
@@ -55,6 +97,10 @@ class Lanes:
         else:
             self.waiting += 1
         return turn
+
+    async def create(self, live: LiveRun, key: IdempotencyKey | None) -> Reserved | None:
+        """Have a run saved. Its place is known already."""
+        return await self._log.create_run(live.record, key)
 
     def leave(self, live: LiveRun) -> None:
         """Give the place up, once the run is saved: whoever comes next reads its answer."""

@@ -20,7 +20,7 @@ from holdfast.runs.log.recorder import Recorder
 from holdfast.runs.log.subscription import Subscription
 from holdfast.runs.questions import Questions
 from holdfast.runs.resume import Resumption
-from holdfast.runs.state import Admission, Move, Phase, RunState
+from holdfast.runs.state import NEXT, WORKING, Admission, Move, Phase, RunState
 from holdfast.store.port import RunLog
 from holdfast.store.records import Reserved, RunRecord
 
@@ -181,13 +181,13 @@ class LiveRun:
         await asyncio.shield(receipt)
         return asked
 
-    async def steer(self, message: UserMessage) -> None:
-        """Say something to it; the next turn hears it.
+    async def steer(self, message: UserMessage, command: str = "") -> None:
+        """Say something to it; the next turn hears it. `command`: what asked for it, where that was another server.
 
         Raises:
             StoreError: it could not be saved, and the run ends.
         """
-        receipt = self._record(Steered(message=message))
+        receipt = self._record(Steered(message=message, command=command))
         self.steering.append(message)
         await asyncio.shield(receipt)
 
@@ -205,25 +205,54 @@ class LiveRun:
 
     def interrupt(self, why: Cancelled) -> bool:
         """End it at once, wherever it is; the first reason counts. False: it has ended, or is ending."""
-        has_stepped = self.state.phase is not Phase.STARTING
+        phase = self.state.phase
         if not self.state.interrupt(why):
             return False
         self.times.interrupted_at = self._clock.monotonic()
-        # A task that has not taken its first step would end without it, and so unsaved; it looks for itself then.
-        if has_stepped and self.task is not None:
-            self.task.cancel()
+        self._leave_work(phase)
         return True
+
+    async def stop(self, why: Cancelled) -> bool | None:
+        """Interrupt it, and wait until what it had is saved (R5).
+
+        Returns:
+            False: there was nothing to interrupt. None: it goes on elsewhere.
+        """
+        stopped = self.interrupt(why)
+        while not self.recorder.closed:
+            await self.recorder.changed()
+        return None if self.recorder.is_handed_over else stopped
 
     def hand_over(self) -> bool:
         """R16: let go of it, if it may be resumed; False: it has to be ended."""
         if self.request.on_restart != "resume" or self.request.ephemeral:
             return False
-        has_stepped = self.state.phase is not Phase.STARTING
+        phase = self.state.phase
         if not self.state.hand_over():
             return False
-        if has_stepped and self.task is not None:
-            self.task.cancel()
+        self._leave_work(phase)
         return True
+
+    def lose(self) -> bool:
+        """R17: another server may have it; end this copy, and say nothing. False: it has ended, or is about to.
+
+        An end that is being saved is saved, or the store refuses it: then whoever saves it says so.
+        """
+        phase = self.state.phase
+        if phase is Phase.CLOSING or (phase, Move.LOSE) not in NEXT:
+            return False
+        self.state.move(Move.LOSE)
+        self._leave_work(phase)
+        return True
+
+    def _leave_work(self, phase: Phase) -> None:
+        """Cancel the work that it was doing in a phase.
+
+        A task that has not taken its first step would end without it, and so unsaved; one that is leaving, or closing,
+        must come to its end. Both look for themselves what has become of their run.
+        """
+        if phase in WORKING and self.task is not None:
+            self.task.cancel()
 
     def ended(self) -> None:
         """It has ended, or has never been: nothing keeps it any longer."""

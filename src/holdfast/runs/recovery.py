@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from holdfast.clock import Clock
 from holdfast.errors import LogConflictError
+from holdfast.events import RunStarted
 from holdfast.ids import EventNumber, RunId
 from holdfast.outcomes import Incomplete, RequiresAction
 from holdfast.runs.closing import close_interrupted
@@ -69,7 +70,8 @@ async def close(store: Store, record: RunRecord, clock: Clock) -> None:
     calls = tuple(transcript.handed_over)
     outcome = RequiresAction(reason="client_tools", calls=calls) if calls else Incomplete(reason="server_restart")
     first, now = EventNumber(transcript.events), clock.now()
-    events = close_interrupted(transcript, outcome)
+    started = [] if first else [RunStarted(run=record.id, session=record.session, model=record.model)]
+    events = [*started, *close_interrupted(transcript, outcome)]
     transcript.extend(events, now)
     end = end_log(transcript, events, outcome, first=first, now=now, asked=record.input)
     try:

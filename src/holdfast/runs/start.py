@@ -17,7 +17,7 @@ from holdfast.runs.live import LiveRun
 from holdfast.runs.log.subscription import Subscription
 from holdfast.runs.registry import Registry
 from holdfast.runs.resume import continuation_of
-from holdfast.runs.state import Admission, Move
+from holdfast.runs.state import Admission, Move, Phase
 from holdfast.runs.telemetry.tracing import Tracing
 from holdfast.store.port import RunLog
 from holdfast.store.records import IdempotencyKey, Reserved, RunRecord
@@ -51,6 +51,8 @@ class Starter:
         registry: Registry,
         launch: Callable[[LiveRun, asyncio.Future[None]], None],
         tracing: Tracing | None,
+        *,
+        replica: str = "",
     ) -> None:
         """`launch` has a run executed, given the future that says when its turn has come."""
         self._log = log
@@ -58,6 +60,7 @@ class Starter:
         self._registry = registry
         self._launch = launch
         self._tracing = tracing
+        self._replica = replica
         self._store_is_well = True
         """The last run could be saved. If not, no model is asked before its run is saved, until one is."""
 
@@ -74,7 +77,7 @@ class Starter:
         # Where the store's file is gone not even the model is asked.
         self._log.require_present()
         self._registry.check(request)
-        live = LiveRun(request, make_record(request, self._clock.now()), self._log, self._clock)
+        live = LiveRun(request, make_record(request, self._clock.now(), self._replica), self._log, self._clock)
         # Counted from here on, so that limits hold while the store is being asked.
         turn = self._registry.add(live)
         subscription = live.subscribe()
@@ -101,7 +104,7 @@ class Starter:
     async def _save(self, live: LiveRun, turn: asyncio.Future[None], key: IdempotencyKey | None) -> Reserved | None:
         """Save a run, and see that it executes or is withdrawn, whether or not somebody still waits for it."""
         try:
-            reserved = await self._log.create_run(live.record, key)
+            reserved = await self._registry.create(live, key)
         except BaseException:
             self._store_is_well = False
             self._refuse(live)
@@ -127,12 +130,13 @@ class Starter:
 
 def withdraw(live: LiveRun, registry: Registry) -> None:
     """A run that the store has refused is gone, and whoever has found it in the meantime learns that there is none."""
-    live.state.move(Move.WITHDRAW)
+    if live.state.phase is not Phase.LOST:
+        live.state.move(Move.WITHDRAW)
     registry.remove(live)
     live.recorder.abandon()
 
 
-def make_record(request: RunRequest, now: float) -> RunRecord:
+def make_record(request: RunRequest, now: float, replica: str = "") -> RunRecord:
     """What the store keeps of a run from its start."""
     return RunRecord(
         id=request.run,
@@ -150,6 +154,9 @@ def make_record(request: RunRequest, now: float) -> RunRecord:
         echo=request.echo,
         ephemeral=request.ephemeral,
         conversation=request.conversation,
+        in_lane=request.lane is not None,
+        fingerprint=request.fingerprint,
+        replica=replica,
         on_restart=request.on_restart,
         continuation=continuation_of(request),
     )

@@ -14,6 +14,8 @@
                                                                  │
                                                                  └──withdraw──> WITHDRAWN
 
+    whatever has not come to an end ──lose──> LOST
+
 The law:
 
 1. A run has two sides: the work, drawn above, and its admission, which is PENDING until the store has SAVED or REFUSED
@@ -24,7 +26,8 @@ The law:
    and nothing of it is kept or told.
 4. A run that may be resumed (R15) is let go of at the server's end, unsaved end and all: HANDED_OVER. Its log has no
    end; the next start, or another server, takes it up as a new life of the same run.
-5. CLOSING is left only when the admission is no longer PENDING: there is nothing to end before there is something kept.
+5. A run that another server may have (R17) is LOST: nothing more of it is written or told here.
+6. CLOSING is left only when the admission is no longer PENDING: there is nothing to end before there is something kept.
 
 What a run may do next is decided here, and nowhere else. Beside it stand the tasks that do it (`live`), and how far its
 log has come (`log/recorder`). Knows no clock, no store, no task and no HTTP; above it is `live`.
@@ -53,9 +56,15 @@ class Phase(Enum):
     LEAVING = auto()
     """The server is going down: it leaves whatever it is doing, and goes on elsewhere (R16)."""
     HANDED_OVER = auto()
+    LOST = auto()
+    """Others may go on with it, because this server was away for too long, or could not save it."""
     ENDED = auto()
     WITHDRAWN = auto()
     """It could not be saved at its start, or was somebody else's: it has never been."""
+
+
+WORKING: Final = frozenset({Phase.QUEUED, Phase.RUNNING, Phase.WAITING_APPROVAL})
+"""Its task waits for something, and can be cancelled."""
 
 
 class Admission(Enum):
@@ -83,6 +92,8 @@ class Move(Enum):
     """the server's end, for a run that may be resumed."""
     RELEASE = auto()
     """execute: all that it said is saved, and it is no longer this server's."""
+    LOSE = auto()
+    """membership: this server was fenced; execute: the store that others share cannot be written."""
     FINISH = auto()
     """execute: the work is over, and its outcome known."""
     CLOSE = auto()
@@ -113,6 +124,13 @@ NEXT: Final[dict[tuple[Phase, Move], Phase]] = {
     (Phase.STOPPING, Move.WITHDRAW): Phase.WITHDRAWN,
     (Phase.CLOSING, Move.CLOSE): Phase.ENDED,
     (Phase.CLOSING, Move.WITHDRAW): Phase.WITHDRAWN,
+    (Phase.STARTING, Move.LOSE): Phase.LOST,
+    (Phase.QUEUED, Move.LOSE): Phase.LOST,
+    (Phase.RUNNING, Move.LOSE): Phase.LOST,
+    (Phase.WAITING_APPROVAL, Move.LOSE): Phase.LOST,
+    (Phase.STOPPING, Move.LOSE): Phase.LOST,
+    (Phase.LEAVING, Move.LOSE): Phase.LOST,
+    (Phase.CLOSING, Move.LOSE): Phase.LOST,
 }
 """What a move makes of a run; what is not here cannot happen."""
 _NEEDS: Final = {Move.CLOSE: Admission.SAVED, Move.RELEASE: Admission.SAVED, Move.WITHDRAW: Admission.REFUSED}
@@ -127,6 +145,7 @@ STATUS: Final[dict[Phase, LiveStatus]] = {
     Phase.CLOSING: "running",
     Phase.LEAVING: "running",
     Phase.HANDED_OVER: "running",
+    Phase.LOST: "running",
     Phase.ENDED: "running",
     Phase.WITHDRAWN: "running",
 }
@@ -188,6 +207,10 @@ class RunState:
     def is_going(self) -> bool:
         """Can it still be interrupted, or told something (R13)?"""
         return (self.phase, Move.INTERRUPT) in NEXT
+
+    def is_lost(self) -> bool:
+        """May another server have it?"""
+        return self.phase is Phase.LOST
 
     def hand_over(self) -> bool:
         """Let go of it at the server's end; False: it has ended, or is ending."""

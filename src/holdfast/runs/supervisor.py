@@ -1,23 +1,28 @@
-"""The supervisor: owns every run, from its first event to its saved end (R3-R6, R8-R13).
+"""The door to all runs: starting them, finding them again, reading and acting on them, and the orderly end (R4-R13).
 
-Starts runs, lets anybody look at, read, stop, approve and steer them, and ends them with the server. What happens to a
-run in between stands beside it: `state` (the law), `start`, `execute`, `sweep`. Above: the HTTP surface.
+What is behind it is split along a run's life: `start`, `execute`, `sweep`, `take_up`, over a `registry` they share;
+and, where several servers share a store, `replicas`. Above: the API and the composition root. Below: the agent's loop
+and the ports.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from holdfast.agents.loop import Agent
 from holdfast.agents.request import RunRequest
-from holdfast.errors import HandedOverError, KeyConflictError, LimitReachedError, NotFoundError, RequestError
+from holdfast.errors import HandedOverError, KeyConflictError, NotFoundError, RequestError
 from holdfast.events import ApprovedBy
 from holdfast.ids import BEFORE_FIRST, CallId, EventNumber, RunId, SessionId
 from holdfast.messages import UserMessage
 from holdfast.outcomes import Cancelled
 from holdfast.runs.execute import Executor
+from holdfast.runs.lanes import LocalLanes
 from holdfast.runs.live import LiveRun
+from holdfast.runs.log.reading import read_transcript
 from holdfast.runs.log.subscription import Subscription
+from holdfast.runs.refusals import MAX_STEERING, nothing_to_approve, run_ended, too_much_said
 from holdfast.runs.registry import Registry
+from holdfast.runs.replicas.cluster import Cluster
 from holdfast.runs.start import Started, Starter
 from holdfast.runs.state import Phase
 from holdfast.runs.sweep import Sweeper
@@ -25,28 +30,61 @@ from holdfast.runs.take_up import TakeUp
 from holdfast.runs.telemetry.metrics import Metrics
 from holdfast.runs.telemetry.tracing import Tracing
 from holdfast.runs.view import RunView
+from holdfast.store.coordination import Decide, Steer
 from holdfast.store.port import Store
-from holdfast.store.records import IdempotencyKey, Reserved, RunRecord
+from holdfast.store.records import IdempotencyKey, Reserved, RunFilter, RunRecord
 
-MAX_STEERING = 100
-"""Messages that may wait for a run's next turn."""
+USER_STOP = Cancelled(reason="user")
 
 
 class Supervisor:
-    """All runs of this process."""
+    """All runs of this process, and the way to those of others."""
 
-    def __init__(self, store: Store, agent: Agent, metrics: Metrics, tracing: Tracing | None = None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        agent: Agent,
+        metrics: Metrics,
+        tracing: Tracing | None = None,
+        cluster: Cluster | None = None,
+    ) -> None:
+        """`cluster`: the other servers, where the store has several."""
         self._store = store
         self._metrics = metrics
-        self.registry = Registry(agent.limits)
-        """Those that have not ended."""
+        self.cluster = cluster
+        max_queued = agent.limits.max_queued_per_session
+        lanes = LocalLanes(store, max_queued) if cluster is None else cluster.open_lanes(max_queued, self._interrupt)
+        self.registry = Registry(agent.limits, lanes)
         self._sweeper = Sweeper(store, agent.limits, agent.clock, self.registry)
-        executor = Executor(store, agent, metrics, self.registry, self._sweeper)
-        self._starter = Starter(store, agent.clock, self.registry, executor.launch, tracing)
-        self._take_up = TakeUp(store, agent, self.registry, executor.launch, metrics, tracing)
+        executor = Executor(store, agent, metrics, self.registry, self._sweeper, self._free)
+        name = "" if cluster is None else cluster.introduction.name
+        self._starter = Starter(store, agent.clock, self.registry, executor.launch, tracing, replica=name)
+        self._take_up = TakeUp(store, agent, self.registry, executor.launch, metrics, tracing, replica=name)
         self._reserving: dict[str, asyncio.Event] = {}
         """Idempotency keys whose run is being created."""
         self._closing = False
+
+    async def _free(self, run: RunId) -> None:
+        """R16: where there are other servers, one of them may go on with it now; else the next start does."""
+        if self.cluster is not None:
+            await self.cluster.release(run)
+
+    def _interrupt(self, run: RunId, why: Cancelled) -> None:
+        """Have a run interrupted, wherever it is, without waiting."""
+        live = self.registry.get(run)
+        if live is not None:
+            live.interrupt(why)
+        elif self.cluster is not None:
+            self.cluster.elsewhere.interrupt(run, why)
+
+    async def join(self, *, claims: bool = True) -> None:
+        """R17: be one of the servers on this store, and take up runs that nobody has, unless others shall.
+
+        Raises:
+            StoreUnavailableError: the store cannot be reached.
+        """
+        if self.cluster is not None:
+            await self.cluster.join(self.registry, self._take_up, claims=claims)
 
     # Starting
 
@@ -95,16 +133,31 @@ class Supervisor:
             NotFoundError: it is gone.
         """
         view = await self.get(run)
-        return Started(view.record, self._subscribe(view, BEFORE_FIRST), replayed=True)
+        return Started(view.record, await self._subscribe(view, BEFORE_FIRST), replayed=True)
+
+    async def find_request(self, fingerprint: str) -> RunId | None:
+        """C15: a run that the same request has started and that is going on, with nobody having interrupted it."""
+        live = self.registry.find_request(fingerprint)
+        if live is not None or self.cluster is None:
+            return None if live is None else live.request.run
+        return await self.cluster.find_request(fingerprint)
 
     # Looking and reading
 
     async def find(self, run: RunId) -> RunView | None:
-        """A run, live or stored."""
+        """A run, going on here or elsewhere, or stored."""
         await self._take_up.ensure(run)
         live = self.registry.get(run)
         record = live.record if live is not None else await self._store.get_run(run)
-        return RunView(record, live, self._store) if record is not None else None
+        if record is None:
+            return None
+        if live is not None or record.outcome is not None or self.cluster is None:
+            return RunView(record, live, self._store)
+        said = await read_transcript(self._store, run)
+        if said.outcome is not None:
+            # It has ended meanwhile, and there is more to know of it.
+            record = await self._store.get_run(run)
+        return None if record is None else RunView(record, None, self._store, said)
 
     async def get(self, run: RunId) -> RunView:
         """As `find`.
@@ -123,25 +176,33 @@ class Supervisor:
         # Its end may be stored and not told yet: then it has not ended, for anybody.
         return RunView(live.record if live is not None else record, live, self._store)
 
-    def may_be_awaited(self, run: RunId) -> bool:
-        """Is it going on, with nobody having interrupted it?"""
-        live = self.registry.get(run)
-        return live is not None and live.state.interruption is None
-
-    def active_run(self, session: SessionId) -> RunView | None:
+    async def active_run(self, session: SessionId) -> RunView | None:
         """The run that a session is busy with."""
         live = self.registry.active_in(session)
-        return RunView(live.record, live, self._store) if live is not None else None
+        if live is not None:
+            return RunView(live.record, live, self._store)
+        busy = await self.cluster.active_in([session]) if self.cluster is not None else {}
+        return RunView(busy[session], None, self._store) if session in busy else None
+
+    async def active_runs(self, sessions: Sequence[SessionId]) -> Mapping[SessionId, RunId]:
+        """The runs that sessions are busy with."""
+        elsewhere = await self.cluster.active_in(sessions) if self.cluster is not None else {}
+        found = {session: record.id for session, record in elsewhere.items()}
+        for session in sessions:
+            live = self.registry.active_in(session)
+            if live is not None:
+                found[session] = live.request.run
+        return found
 
     async def subscribe(self, run: RunId, after: EventNumber = BEFORE_FIRST) -> Subscription:
-        """Read a run's log after an event number, live or ended (R7).
+        """Read a run's log after an event number, live or ended, here or elsewhere (R7).
 
         Raises:
             NotFoundError: there is no such run.
         """
-        return self._subscribe(await self.get(run), after)
+        return await self._subscribe(await self.get(run), after)
 
-    def _subscribe(self, view: RunView, after: EventNumber) -> Subscription:
+    async def _subscribe(self, view: RunView, after: EventNumber) -> Subscription:
         live = self.registry.get(view.run)
         if live is not None:
             # Nobody can have read what has not happened: who says so follows from here on.
@@ -149,6 +210,8 @@ class Supervisor:
         self._metrics.replays(view.events - after - 1)
         if live is not None:
             return live.subscribe(after)
+        if self.cluster is not None and view.is_elsewhere:
+            return await self.cluster.elsewhere.subscribe(view.run, after)
         return Subscription(view.run, self._store, None, after, goes_on=view.is_left)
 
     # Acting on a run
@@ -160,10 +223,14 @@ class Supervisor:
             NotFoundError, HandedOverError: as `_going`.
         """
         live = await self._going(run)
-        return live is not None and await _stop(live)
+        if isinstance(live, LiveRun):
+            stopped = await live.stop(USER_STOP)
+            # If it has gone elsewhere meanwhile it is stopped there, or whoever asks is told so.
+            return stopped if stopped is not None else await self.stop(run)
+        return live is not None and await live.elsewhere.stop(run, USER_STOP)
 
-    async def _going(self, run: RunId) -> LiveRun | None:
-        """A run, to act on it; None: it has ended.
+    async def _going(self, run: RunId) -> LiveRun | Cluster | None:
+        """A run, to act on it; the other servers, if one of them has it; None: it has ended.
 
         Raises:
             NotFoundError: there is no such run.
@@ -171,13 +238,19 @@ class Supervisor:
         """
         await self._take_up.ensure(run)
         live = self.registry.get(run)
+        if live is not None and live.state.phase not in (Phase.LEAVING, Phase.HANDED_OVER, Phase.LOST):
+            return live
         if live is None:
-            has_left = (await self.get(run)).is_left
-        else:
-            has_left = live.state.phase in (Phase.LEAVING, Phase.HANDED_OVER)
-        if has_left:
-            raise HandedOverError(f"Run {run} goes on when its server is back; ask again then.")
-        return live
+            record = await self._store.get_run(run)
+            if record is None:
+                raise NotFoundError(f"There is no run {run}.", code="run_not_found")
+            if not self.view(record).is_elsewhere:
+                return None
+            if self.cluster is None and record.on_restart != "resume":
+                return None
+        if self.cluster is not None and not self._closing:
+            return self.cluster
+        raise HandedOverError(f"Run {run} goes on when its server is back; ask again then.")
 
     async def stop_session(self, session: SessionId) -> None:
         """Stop all that is going on in a session, and wait until it is saved."""
@@ -185,9 +258,14 @@ class Supervisor:
         going = self.registry.of_session(session)
         # All of them first: who waits for its turn must not get it because the one before was stopped.
         for live in going:
-            live.interrupt(Cancelled(reason="user"))
+            live.interrupt(USER_STOP)
+        if self.cluster is not None:
+            chosen = RunFilter(session=session, outcome="running", limit=1000)
+            others = [record.id for record in await self._store.list_runs(chosen) if not self.registry.get(record.id)]
+            await asyncio.gather(*(self.cluster.elsewhere.stop(run, USER_STOP) for run in others))
         for live in going:
-            await _stop(live)
+            if await live.stop(USER_STOP) is None:
+                await self.stop(live.request.run)
 
     async def answer_approval(
         self, run: RunId, call: CallId | None, approved: bool, by: ApprovedBy = "client"
@@ -200,13 +278,13 @@ class Supervisor:
             NotFoundError, HandedOverError: as `_going`.
         """
         live = await self._going(run)
-        answered = await live.answer(call, approved, by) if live is not None else None
+        answered: CallId | None = None
+        if isinstance(live, Cluster):
+            answered = (await live.elsewhere.ask(run, Decide(call=call, approved=approved, by=by))).call
+        elif live is not None:
+            answered = await live.answer(call, approved, by)
         if answered is None:
-            raise RequestError(
-                f"Run {run} has no call that waits for approval" + (f" with id {call}." if call else "."),
-                status=409,
-                code="nothing_to_approve",
-            )
+            raise nothing_to_approve(run, call)
         return answered
 
     async def steer(self, run: RunId, message: UserMessage) -> None:
@@ -219,13 +297,16 @@ class Supervisor:
             NotFoundError, HandedOverError: as `_going`.
         """
         live = await self._going(run)
+        if isinstance(live, Cluster):
+            await live.elsewhere.ask(run, Steer(message=message))
+            return
         if live is not None and live.saving is not None:
             # A log begins with its run's start.
             await asyncio.wait([live.saving])
         if live is None or not live.state.is_going:
-            raise RequestError(f"Run {run} has ended; start a new one.", status=409, code="run_ended")
+            raise run_ended(run)
         if len(live.steering) >= MAX_STEERING:
-            raise LimitReachedError(f"{MAX_STEERING} messages wait for the run's next turn.", limit="steering")
+            raise too_much_said()
         await live.steer(message)
 
     # Shutdown
@@ -242,6 +323,8 @@ class Supervisor:
     async def drain(self, grace_seconds: float) -> None:
         """R9: let running work finish, then let go of what may be resumed (R16), and interrupt and save the rest."""
         self.begin_shutdown()
+        if self.cluster is not None:
+            self.cluster.stop_claiming()
         await self._take_up.aclose()
         until = asyncio.get_running_loop().time() + grace_seconds
         # Again and again: one that is still being saved has the task that executes it only after that.
@@ -257,15 +340,10 @@ class Supervisor:
         """Let go of, or interrupt and save, everything, and leave no task behind."""
         await self.drain(0)
         await self._sweeper.aclose()
+        if self.cluster is not None:
+            await self.cluster.aclose()
 
 
 def _tasks(runs: Sequence[LiveRun]) -> list["asyncio.Task[object]"]:
     tasks = [live.task or live.saving for live in runs]
     return [task for task in tasks if task is not None and not task.done()]
-
-
-async def _stop(live: LiveRun) -> bool:
-    stopped = live.interrupt(Cancelled(reason="user"))
-    while not live.recorder.closed:
-        await live.recorder.changed()
-    return stopped

@@ -36,6 +36,8 @@ class TakeUp:
         launch: Callable[[LiveRun, "asyncio.Future[None]"], None],
         metrics: Metrics,
         tracing: Tracing | None,
+        *,
+        replica: str = "",
     ) -> None:
         self._store = store
         self._agent = agent
@@ -43,6 +45,7 @@ class TakeUp:
         self._launch = launch
         self._metrics = metrics
         self._tracing = tracing
+        self._replica = replica
         self._left: dict[RunId, RunRecord] = {}
         self._lock = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
@@ -91,17 +94,29 @@ class TakeUp:
                 logger.exception("run %s could not be taken up", record.id)
             self._left.pop(record.id, None)
 
+    async def take(self, record: RunRecord) -> LiveRun | None:
+        """Go on with a run that this server has now (R17), or end it; the run, if it goes on.
+
+        Raises:
+            StoreError: not now.
+        """
+        if record.ephemeral:
+            await self._store.delete_run(record.id)
+            return None
+        await self._go_on(record)
+        return self._registry.get(record.id)
+
     async def _go_on(self, record: RunRecord) -> None:
         request, clock = request_of(record), self._agent.clock
         log = await read_so_far(self._store, record)
         if request is None or log.idle_attempts >= MAX_IDLE_ATTEMPTS:
-            logger.warning("run %s is given up: %d attempts brought nothing", record.id, log.idle_attempts)
+            logger.warning("run %s does not go on; %d attempts brought nothing", record.id, log.idle_attempts)
             await close(self._store, record, clock)
             return
         repeatable = frozenset(spec.name for spec in self._agent.tools.specs() if spec.repeatable)
         now = clock.now()
         resumed = resume(request, log, repeatable, now)
-        live = LiveRun(request, replace(record, continuation=b""), self._store, clock, resumed)
+        live = LiveRun(request, replace(record, continuation=b"", replica=self._replica), self._store, clock, resumed)
         turn = self._registry.add(live)
         if self._tracing is not None:
             self._tracing.follow(live)

@@ -65,8 +65,13 @@ def require_key(server: ServerSettings, addresses: Sequence[Address]) -> None:
     )
 
 
-def open_listeners(addresses: Sequence[Address], port: int) -> list[socket.socket]:
+def open_listeners(addresses: Sequence[Address], port: int, *, shared: bool = False) -> list[socket.socket]:
     """Bound sockets, one for each address, all on one port; port 0 takes a free one.
+
+    Args:
+        addresses: where.
+        port: which port.
+        shared: other processes of this user may bind the same (R18), and each gets its share of the connections.
 
     Raises:
         ListenError: the port is taken or may not be used.
@@ -77,6 +82,8 @@ def open_listeners(addresses: Sequence[Address], port: int) -> list[socket.socke
         listener = socket.socket(family, socket.SOCK_STREAM)
         try:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if shared:
+                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             if family == socket.AF_INET6:
                 listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             listener.bind((address, port))

@@ -36,6 +36,11 @@ crash of the process can take back; what was done or decided is on the disk by t
 class RunLog(Protocol):
     """Logs and the runs they belong to (R1, R6-R8, R14, C15)."""
 
+    @property
+    def is_shared(self) -> bool:
+        """Do several servers use it, so that others may go on with what this one cannot save (R17)?"""
+        ...
+
     def require_present(self) -> None:
         """Make sure that there is a store to write to, before anything is begun. Takes microseconds.
 

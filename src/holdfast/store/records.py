@@ -8,9 +8,11 @@ import msgspec
 from holdfast.config import OnRestart
 from holdfast.ids import NodeId, RunId, SessionId
 from holdfast.messages import Message, Usage, UserMessage
-from holdfast.outcomes import Outcome, OutcomeName
+from holdfast.outcomes import LiveStatus, Outcome, OutcomeName
 
 Surface = Literal["chat", "responses", "runs"]
+LanePolicy = Literal["wait", "replace", "reject"]
+"""R11: what a run does when its session has one."""
 PREVIEW_CHARACTERS: Final = 500
 """How much of its answer a run's record shows."""
 TITLE_CHARACTERS: Final = 60
@@ -45,6 +47,10 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     """`store: false`: nothing is kept once it has ended and been read, and no session moves."""
     conversation: str | None = None
     """P6: the conversation that moves here when the run ends."""
+    in_lane: bool = False
+    """R11: it has its place on its session, and waits for those before it."""
+    fingerprint: str = ""
+    """C15: what the request was, for whoever sends the same again while it runs."""
     on_restart: OnRestart = "end"
     """R15: what becomes of it when its server is gone."""
     continuation: bytes = b""
@@ -52,6 +58,10 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     `unfinished_runs` alone."""
     unreadable: bool = False
     """What is stored of it is damaged, or of a newer version: this is what could be made out."""
+    status: LiveStatus = "running"
+    """What it is doing, where several servers share the store; of a run that is going on here, that knows better."""
+    replica: str = ""
+    """The name of the server that has it, or had it last; empty: there is only one."""
     # Known when it has ended:
     ended_at: float | None = None
     outcome: Outcome | None = None

@@ -5,11 +5,12 @@ Sits on the store's port; owned by server.py. Which rows that touches is each st
 
 import asyncio
 import logging
-from typing import Final
+from typing import Final, cast
 
 from holdfast.clock import Clock
 from holdfast.config import StoreSettings
 from holdfast.errors import StoreError
+from holdfast.store.coordination import SharedStore
 from holdfast.store.port import Store
 
 logger = logging.getLogger(__name__)
@@ -24,7 +25,12 @@ PAUSE_SECONDS: Final = 0.1
 
 
 async def apply_retention(store: Store, settings: StoreSettings, clock: Clock) -> None:
-    """One round: forget the runs and responses that are too old or too many, then compact what has ended a day ago."""
+    """One round: forget the runs and responses that are too old or too many, then compact what has ended a day ago.
+
+    Where several servers share the store, one of them does it.
+    """
+    if store.is_shared and not await cast(SharedStore, store).may_keep_house():
+        return
     now = clock.now()
     await store.forget_logs(now - settings.retention_days * DAY_SECONDS)
     await store.evict_responses(settings.max_responses)

@@ -23,7 +23,7 @@ from holdfast.agents.loop import Agent
 from holdfast.agents.request import RunRequest
 from holdfast.clock import SystemClock
 from holdfast.config import AgentSettings, LimitSettings
-from holdfast.errors import HandedOverError, NotFoundError, RequestError, StoreUnavailableError
+from holdfast.errors import FencedError, HandedOverError, NotFoundError, RequestError, StoreUnavailableError
 from holdfast.events import Answered, Batch, Event, RunEnded, RunHandedOver, RunResumed, TextAdded
 from holdfast.ids import BEFORE_FIRST, RunId, SessionId, make_run_id
 from holdfast.messages import AssistantMessage, user_says
@@ -38,7 +38,7 @@ from holdfast.store.records import IdempotencyKey, Reserved, RunEnding, RunRecor
 from tests.runs_world import FEW, ScriptedTools, calls_tool
 from tests.unit.runs.test_any_order import DrivenUpstream
 
-ENDS = {Phase.ENDED, Phase.WITHDRAWN, Phase.HANDED_OVER}
+ENDS = {Phase.ENDED, Phase.WITHDRAWN, Phase.HANDED_OVER, Phase.LOST}
 
 # The table alone
 
@@ -119,6 +119,9 @@ class GatedStore(MemoryStore):
         self.record: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self.may_end = asyncio.Event()
         self.ended: list[RunId] = []
+        self.is_shared = False
+        self.loses = False
+        """Another server has the run that is held."""
         self._behind: list[Callable[[], None]] | None = []
 
     async def create_run(self, record: RunRecord, key: IdempotencyKey | None = None) -> Reserved | None:
@@ -144,6 +147,8 @@ class GatedStore(MemoryStore):
     async def end_run(self, run: RunId, batch: Batch, ending: RunEnding) -> None:
         if run == self.held:
             await self.may_end.wait()
+            if self.loses:
+                raise FencedError
         await super().end_run(run, batch, ending)
         self.ended.append(run)
 
@@ -217,6 +222,10 @@ class Walk:
         self._tasks.append(task)
         return task
 
+    async def yield_(self) -> None:
+        """One step of the loop: what was begun has begun."""
+        await asyncio.sleep(0)
+
     async def settle(self) -> None:
         """Until nothing moves any more by itself."""
         for _ in range(40):
@@ -277,6 +286,16 @@ class Walk:
         assert self.live is not None
         self.live.hand_over()
 
+    async def lose(self) -> None:
+        """This server was away for too long."""
+        assert self.live is not None
+        self.live.lose()
+
+    async def lose_end(self) -> None:
+        """The same, found out by whoever saves the end."""
+        self.store.is_shared = self.store.loses = True
+        self.store.may_end.set()
+
     async def finish(self) -> None:
         await self.turn()
 
@@ -305,9 +324,10 @@ class Walk:
             with suppress(NotFoundError, HandedOverError):
                 await self.supervisor.stop(self.run)
             await self.supervisor.stop(self.before.run)
-            if self.state.phase is Phase.LEAVING:
+            if self.state.phase in (Phase.LEAVING, Phase.LOST):
                 await self.settle()
-            if self.state.phase is Phase.HANDED_OVER:
+            self.store.loses = self.store.is_shared = False
+            if self.state.phase in (Phase.HANDED_OVER, Phase.LOST) and self.state.admission is Admission.SAVED:
                 await self.go_on()
             await self.check()
             await self.supervisor.aclose()
@@ -322,7 +342,8 @@ class Walk:
             with pytest.raises(HandedOverError):
                 await reading
         seen = await self.store.read_log(self.run, BEFORE_FIRST, 10**6)
-        assert type(seen[-1].events[-1]) is RunHandedOver
+        if self.state.phase is Phase.HANDED_OVER:
+            assert type(seen[-1].events[-1]) is RunHandedOver
         assert (await self.supervisor.get(self.run)).outcome is None
         await self.supervisor.aclose()
         self.readers = []
@@ -344,7 +365,7 @@ class Walk:
         assert self.supervisor.registry.get(self.run) is None
         assert self.upstream.open == 0
         if self.state.admission is Admission.REFUSED:
-            assert self.state.phase is Phase.WITHDRAWN
+            assert self.state.phase in (Phase.WITHDRAWN, Phase.LOST)
             assert (record, log, self.store.ended.count(self.run)) == (None, [], 0)
             for _, reading in self.readers:
                 with pytest.raises(NotFoundError):
@@ -387,6 +408,13 @@ WALKS: dict[tuple[Phase, Move], tuple[str, ...]] = {
     ),
     (Phase.LEAVING, Move.RELEASE): ("settle", "hand_over", "save", "settle"),
     (Phase.LEAVING, Move.WITHDRAW): ("settle", "hand_over", "refuse", "settle"),
+    (Phase.STARTING, Move.LOSE): ("lose", "save", "settle"),
+    (Phase.QUEUED, Move.LOSE): ("settle", "save", "lose", "settle"),
+    (Phase.RUNNING, Move.LOSE): ("settle", "save", "turn", "settle", "say", "settle", "lose", "settle"),
+    (Phase.WAITING_APPROVAL, Move.LOSE): ("settle", "save", "turn", "settle", "ask", "settle", "lose", "settle"),
+    (Phase.STOPPING, Move.LOSE): ("settle", "save", "stop", "yield_", "lose", "settle"),
+    (Phase.LEAVING, Move.LOSE): ("settle", "hand_over", "lose", "save", "settle"),
+    (Phase.CLOSING, Move.LOSE): ("settle", "save", "turn", "settle", "finish", "settle", "lose_end", "settle"),
     (Phase.STOPPING, Move.FINISH): ("settle", "stop", "settle"),
     (Phase.STOPPING, Move.WITHDRAW): ("keyed", "settle", "limit", "refuse", "settle"),
     (Phase.CLOSING, Move.CLOSE): ("settle", "save", "turn", "settle", "finish", "settle", "close", "settle"),
@@ -500,6 +528,10 @@ class Life(RuleBasedStateMachine):
         self.do(self.it.hand_over)
 
     @rule()
+    def lose(self) -> None:
+        self.do(self.it.lose)
+
+    @rule()
     def close(self) -> None:
         self.do(self.it.close)
 
@@ -512,7 +544,7 @@ class Life(RuleBasedStateMachine):
         assert (state.phase in (Phase.ENDED, Phase.HANDED_OVER)) <= (state.admission is Admission.SAVED)
         assert (state.phase is Phase.WITHDRAWN) <= (state.admission is Admission.REFUSED)
         known = self.walk.supervisor.registry.get(self.walk.run) is not None
-        assert known == (state.phase not in ENDS)
+        assert state.phase is Phase.LOST or known == (state.phase not in ENDS)
 
     def teardown(self) -> None:
         try:

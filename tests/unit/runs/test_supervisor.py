@@ -12,12 +12,12 @@ from holdfast.ids import CallId, EventNumber, RunId, SessionId
 from holdfast.messages import ToolSpec, user_says
 from holdfast.outcomes import Cancelled, Completed
 from holdfast.runs.questions import Questions
-from holdfast.runs.supervisor import MAX_STEERING
+from holdfast.runs.refusals import MAX_STEERING
 from holdfast.store.memory import MemoryStore
 from holdfast.store.records import IdempotencyKey, RunEnding
 from holdfast.testing.upstream import Step, Turn, says
 from tests.contract.test_store_trouble import HeldStore
-from tests.runs_world import asks_for, ended, open_world, outcome_of, read_all, read_until
+from tests.runs_world import World, asks_for, ended, open_world, outcome_of, read_all, read_until
 
 
 async def test_so_many_messages_may_wait_for_a_run_and_no_more() -> None:
@@ -41,6 +41,11 @@ async def test_so_many_messages_may_wait_for_a_run_and_no_more() -> None:
         assert heard == [*map(str, range(MAX_STEERING)), "room again"]
 
 
+async def awaited(world: World) -> bool:
+    """Would the same request, sent again, find the run?"""
+    return await world.supervisor.find_request("f") is not None
+
+
 class SlowEnds(MemoryStore):
     """Takes a run's end when it is let; or takes it, and says so when it is let."""
 
@@ -62,9 +67,9 @@ async def test_nothing_can_be_said_to_a_run_that_is_ending() -> None:
     """R13.c: what is accepted is saved, so what could not be is refused; nor can it be stopped or awaited any more."""
     store = SlowEnds()
     async with open_world(store, [[[TextAdded(text="a")], asyncio.Event()]]) as world:
-        started = await world.start()
+        started = await world.start(fingerprint="f")
         await read_until(started.subscription, TextAdded)
-        assert world.supervisor.may_be_awaited(started.run)
+        assert await awaited(world)
         stopping = asyncio.ensure_future(world.supervisor.stop(started.run))
         async with asyncio.timeout(5):
             await store.is_asked.wait()
@@ -72,7 +77,7 @@ async def test_nothing_can_be_said_to_a_run_that_is_ending() -> None:
             with pytest.raises(RequestError) as late:
                 await world.supervisor.steer(started.run, user_says("too late"))
             assert (late.value.status, late.value.code) == (409, "run_ended")
-            assert not world.supervisor.may_be_awaited(started.run)
+            assert not await awaited(world)
             again = asyncio.ensure_future(world.supervisor.stop(started.run))
             await asyncio.sleep(0.01)
             # Neither is told before it is saved.
@@ -81,7 +86,7 @@ async def test_nothing_can_be_said_to_a_run_that_is_ending() -> None:
         finally:
             store.goes_on.set()
         assert (await stopping, await again) == (True, False)
-        assert not world.supervisor.may_be_awaited(started.run)
+        assert not await awaited(world)
 
 
 async def test_an_end_that_is_stored_and_not_told_yet_has_not_happened_for_anybody() -> None:
@@ -97,14 +102,14 @@ async def test_an_end_that_is_stored_and_not_told_yet_has_not_happened_for_anybo
             assert record.outcome == Completed()
             for view in (world.supervisor.view(record), await world.supervisor.get(started.run)):
                 assert (view.status, view.outcome) == ("running", None)
-            active = world.supervisor.active_run(SessionId("s1"))
+            active = await world.supervisor.active_run(SessionId("s1"))
             assert active is not None
             assert active.run == started.run
         finally:
             store.goes_on.set()
         await ended(world, started.run)
         assert world.supervisor.view(record).status == "completed"
-        assert world.supervisor.active_run(SessionId("s1")) is None
+        assert await world.supervisor.active_run(SessionId("s1")) is None
 
 
 async def test_stopping_a_session_stops_all_of_it_and_nothing_else() -> None:
@@ -134,7 +139,7 @@ async def test_all_of_a_session_is_stopped_at_once_however_long_the_end_of_one_t
         stopping = asyncio.ensure_future(world.supervisor.stop_session(SessionId("s1")))
         async with asyncio.timeout(5):
             await store.is_asked.wait()
-        going = [run for run in runs if world.supervisor.may_be_awaited(run)]
+        going = [run for run in runs if (live := world.supervisor.registry.get(run)) and live.state.is_going]
         store.goes_on.set()
         await stopping
         assert going == []
@@ -146,23 +151,23 @@ async def test_a_session_is_busy_with_the_run_whose_turn_it_is() -> None:
     gate, session = asyncio.Event(), SessionId("s1")
     async with open_world(MemoryStore(), [[asyncio.Event()], [gate, *says("one")], [asyncio.Event()]]) as world:
 
-        def busy_with() -> RunId | None:
-            active = world.supervisor.active_run(session)
+        async def busy_with() -> RunId | None:
+            active = await world.supervisor.active_run(session)
             return active.run if active is not None else None
 
         unnamed = await world.start()
         await world.upstream.asked(1)
-        assert busy_with() == unnamed.run
+        assert await busy_with() == unnamed.run
         first = await world.start(lane="wait")
         second = await world.start(lane="wait")
         await world.upstream.asked(2)
-        assert busy_with() == first.run
+        assert await busy_with() == first.run
         views = [await world.supervisor.get(started.run) for started in (unnamed, first, second)]
         assert [view.status for view in views] == ["running", "running", "queued"]
         assert [view.is_queued for view in views] == [False, False, True]
         gate.set()
         await ended(world, first.run)
-        assert busy_with() == second.run
+        assert await busy_with() == second.run
 
 
 async def test_a_run_without_a_turn_to_wait_for_neither_waits_nor_makes_wait() -> None:
@@ -373,10 +378,10 @@ async def test_a_reader_that_leaves_twice_has_left_once() -> None:
 async def test_no_grace_is_none(on_disconnect: Any) -> None:
     """C17.a: nought seconds to come back in end a run in the same step."""
     async with open_world(MemoryStore(), [[[TextAdded(text="a")], asyncio.Event()]]) as world:
-        started = await world.start(on_disconnect=on_disconnect)
+        started = await world.start(on_disconnect=on_disconnect, fingerprint="f")
         await read_until(started.subscription, TextAdded)
         started.subscription.leave()
-        assert not world.supervisor.may_be_awaited(started.run)
+        assert not await awaited(world)
 
 
 async def test_a_tool_is_not_idling_and_the_time_of_the_run_counts_all_the_same() -> None:

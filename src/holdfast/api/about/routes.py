@@ -18,6 +18,7 @@ from holdfast.api.answers import json_answer
 from holdfast.api.routing import ApiRoute
 from holdfast.api.service import Service, service_of
 from holdfast.errors import NotFoundError, StoreError
+from holdfast.store.coordination import Replica
 
 logger = logging.getLogger(__name__)
 
@@ -47,6 +48,7 @@ async def get_detailed_health(request: Request) -> Response:
         "waiting_runs": supervisor.registry.waiting,
         "max_concurrent_runs": service.settings.limits.max_concurrent_runs,
         "store": store,
+        **await _replicas(service),
         "mcp": _mcp(service),
         "started_at": service.started_at,
         "updated_at": service.clock.now(),
@@ -60,6 +62,30 @@ async def get_detailed_health(request: Request) -> Response:
             "updated_at": datetime.fromtimestamp(service.clock.now(), UTC).isoformat(),
         }
     return json_answer(detailed, 200 if is_well else 503)
+
+
+async def _replicas(service: Service) -> dict[str, Any]:
+    """R17: which server this is, and who else is there."""
+    cluster = service.supervisor.cluster
+    if cluster is None:
+        return {"replica": service.replica, "replicas": []}
+    try:
+        async with asyncio.timeout(CHECK_SECONDS):
+            found = await cluster.replicas()
+    except (StoreError, TimeoutError):
+        return {"replica": service.replica, "replicas": None}
+    return {"replica": service.replica, "replicas": [encode_replica(replica) for replica in found]}
+
+
+def encode_replica(replica: Replica) -> dict[str, Any]:
+    """A server, as others see it."""
+    return {
+        "name": replica.name,
+        "version": replica.version,
+        "started_at": replica.started_at,
+        "lease_seconds": round(replica.lease_seconds, 3),
+        "runs": replica.runs,
+    }
 
 
 async def _check_store(service: Service) -> tuple[dict[str, Any], bool]:

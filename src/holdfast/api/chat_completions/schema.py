@@ -7,7 +7,6 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from holdfast.agents.request import LanePolicy
 from holdfast.api.chat_messages import ChatConversation, parse_conversation, parse_tools
 from holdfast.api.requests.body import convert
 from holdfast.api.requests.options import as_tool_choice, schema_format
@@ -15,6 +14,7 @@ from holdfast.api.requests.targets import parse_on_disconnect
 from holdfast.config import OnRestart
 from holdfast.errors import RequestError
 from holdfast.messages import ToolSpec
+from holdfast.store.records import LanePolicy
 from holdfast.upstream.port import Options, ResponseFormat, ToolChoice
 
 IGNORED: Final = (

@@ -94,7 +94,7 @@ async def add_items(request: Request) -> Response:
     record = await _find(service, request)
     messages = await _parse(service, body.items)
     session = conversation_session(record.name)
-    _check_idle(service, record)
+    await _check_idle(service, record)
     added = await service.store.add_messages(record.name, session, messages)
     items = await run_aside(is_many(added), items_of, _named(added), await _style(service, request, record))
     return json_answer(cut_page(items, PageRequest(limit=max(MAX_ITEMS, len(items)), order="asc")))
@@ -118,7 +118,7 @@ async def delete_item(request: Request) -> Response:
     service = service_of(request)
     record = await _find(service, request)
     path, item = await _find_item(service, request, record)
-    _check_idle(service, record)
+    await _check_idle(service, record)
     place = parse_item_id(item["id"])
     assert place is not None, "an item that was found by its id has one"
     stored = path[-1]
@@ -179,9 +179,9 @@ async def _style(service: Service, request: Request, record: ConversationRecord)
     return msgspec.structs.replace(style, custom_tools=known.custom_tools, tool_places=known.tool_places)
 
 
-def _check_idle(service: Service, record: ConversationRecord) -> None:
+async def _check_idle(service: Service, record: ConversationRecord) -> None:
     """What is changed under a running response would be lost: the response goes on from what it began with."""
-    if service.supervisor.active_run(conversation_session(record.name)) is not None:
+    if await service.supervisor.active_run(conversation_session(record.name)) is not None:
         raise RequestError(
             f"Conversation {record.name!r} has a response in progress; wait until it has ended.",
             status=409,

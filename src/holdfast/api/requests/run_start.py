@@ -3,6 +3,7 @@
 Shared by every surface that starts runs. Sits on the supervisor.
 """
 
+import msgspec
 from starlette.requests import Request
 
 from holdfast.agents.request import RunRequest
@@ -26,17 +27,13 @@ async def start_run(service: Service, request: Request, wanted: RunRequest, fing
         RequestError: not now, not this way, or the key was used with another body.
         StoreUnavailableError: it could not be saved; nothing of it is told, and no tool was run.
     """
-    supervisor, live_requests = service.supervisor, service.live_requests
+    supervisor = service.supervisor
     key = parse_key(request, fingerprint)
     if key is not None:
         return await supervisor.start(wanted, key)
-    if is_retry(request):
-        first = live_requests.find(fingerprint, supervisor.may_be_awaited)
-        if first is not None:
-            return await supervisor.attach(first)
-    # Before it is started: the model may be asked, and the same request come again, before that is over.
-    live_requests.add(fingerprint, wanted.run, supervisor.may_be_awaited)
-    return await supervisor.start(wanted)
+    if is_retry(request) and (first := await supervisor.find_request(fingerprint)) is not None:
+        return await supervisor.attach(first)
+    return await supervisor.start(msgspec.structs.replace(wanted, fingerprint=fingerprint))
 
 
 def run_headers(service: Service, run: RunId, session: SessionId) -> dict[str, str]:

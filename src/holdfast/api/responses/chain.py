@@ -9,7 +9,6 @@ from typing import Any
 import msgspec
 from starlette.requests import HTTPConnection
 
-from holdfast.agents.request import LanePolicy
 from holdfast.api.items.echo import ResponseEcho, parse_echo
 from holdfast.api.requests.headers import header_text
 from holdfast.api.requests.targets import conversation_session, find_response, named_session
@@ -20,7 +19,7 @@ from holdfast.aside import is_many, run_aside
 from holdfast.errors import RequestError
 from holdfast.ids import CallId, NodeId, SessionId, make_session_id, response_id
 from holdfast.messages import AssistantMessage, SystemMessage
-from holdfast.store.records import StoredMessage
+from holdfast.store.records import LanePolicy, StoredMessage
 
 
 class Position(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,7 +65,7 @@ async def find_position(service: Service, connection: HTTPConnection, wanted: Wa
     session = named_session(service, connection, wanted.body.session_id) if named else None
     if session is None:
         return Position(session=make_session_id())
-    if service.supervisor.active_run(session) is not None:
+    if await service.supervisor.active_run(session) is not None:
         return Position(session=session, stored_history=True, lane=lane, calls=None)
     record = await service.store.get_session(session)
     calls, stored = await _read_path(service, record.head if record is not None else None)
@@ -103,7 +102,7 @@ async def _after_response(service: Service, name: str, lane: LanePolicy | None) 
 
 async def _in_conversation(service: Service, name: str, lane: LanePolicy | None) -> Position:
     session = conversation_session(name)
-    active = service.supervisor.active_run(session)
+    active = await service.supervisor.active_run(session)
     record = await service.store.get_conversation(name)
     tip = record.head if record is not None else None
     calls, stored = await _read_path(service, tip)

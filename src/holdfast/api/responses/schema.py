@@ -9,7 +9,6 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
-from holdfast.agents.request import LanePolicy
 from holdfast.api.items.foreign import is_foreign
 from holdfast.api.requests.body import convert
 from holdfast.api.requests.options import as_tool_choice, schema_format
@@ -17,6 +16,7 @@ from holdfast.api.responses.tools import ClientTools, parse_tools
 from holdfast.config import Count, OnRestart
 from holdfast.errors import RequestError
 from holdfast.messages import ToolSpec
+from holdfast.store.records import LanePolicy
 from holdfast.upstream.port import Options, ResponseFormat, ToolChoice
 
 Fraction = Annotated[float, msgspec.Meta(ge=0, le=1)]

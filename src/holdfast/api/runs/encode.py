@@ -115,6 +115,8 @@ def encode_run(view: RunView) -> dict[str, Any]:
             for approval in view.approvals
         ],
         "on_restart": record.on_restart,
+        # Where there are several servers: which of them has it, or had it last.
+        **({"replica": record.replica} if record.replica else {}),
         "metadata": record.metadata,
         # What is stored of it is damaged, and this is what could be made out.
         **({"unreadable": True} if record.unreadable else {}),

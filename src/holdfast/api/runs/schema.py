@@ -4,12 +4,12 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from holdfast.agents.request import LanePolicy
 from holdfast.api.chat_completions.schema import ChatRequest, parse_chat_request
 from holdfast.api.chat_messages import parse_user_content, refuse_empty
 from holdfast.api.requests.body import convert
 from holdfast.errors import RequestError
 from holdfast.messages import UserMessage, user_says
+from holdfast.store.records import LanePolicy
 
 CHOICES: Final = ("once", "session", "always", "approve", "approved", "allow", "deny")
 

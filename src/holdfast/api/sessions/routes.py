@@ -36,7 +36,8 @@ async def list_sessions(request: Request) -> Response:
     )
     found = await service.store.list_sessions(chosen)
     page, has_more = found[:limit], len(found) > limit
-    data = [_encode(service, record) for record in page]
+    active = await service.supervisor.active_runs([record.id for record in page])
+    data = [encode_session(record, active.get(record.id)) for record in page]
     following = encode_place(page[-1]) if has_more else None
     return json_answer({"object": "list", "data": data, "has_more": has_more, "next": following})
 
@@ -154,12 +155,8 @@ def _unknown(session: SessionId) -> NotFoundError:
 async def _encode_whole(service: Service, record: SessionRecord) -> dict[str, Any]:
     """With what lists leave out: the model that its last run asked for."""
     last = await service.store.list_runs(RunFilter(session=record.id, limit=1))
-    return {**_encode(service, record), "model": last[0].model if last else None}
-
-
-def _encode(service: Service, record: SessionRecord) -> dict[str, Any]:
-    active = service.supervisor.active_run(record.id)
-    return encode_session(record, active.run if active is not None else None)
+    active = await service.supervisor.active_runs([record.id])
+    return {**encode_session(record, active.get(record.id)), "model": last[0].model if last else None}
 
 
 def _title(title: str) -> str:

@@ -6,7 +6,10 @@ Above: main. Below: startup, `serving` and the composition root. Nothing about r
 import asyncio
 import gc
 import logging
+import socket
 import sys
+from collections.abc import Callable
+from functools import partial
 from typing import Annotated, Final, Literal
 
 import typer
@@ -16,11 +19,12 @@ from holdfast.cli.environment import read_environment
 from holdfast.cli.options import ConfigOption
 from holdfast.cli.startup import Startup, find_unaskable, prepare
 from holdfast.config import DialectName
-from holdfast.errors import ConfigError
+from holdfast.errors import ConfigError, HoldfastError
 from holdfast.server import open_server
 from holdfast.serving.guard import allow_more_files
 from holdfast.serving.listeners import make_url, open_listeners, require_key, resolve
 from holdfast.serving.run import serve_until_signalled
+from holdfast.serving.workers import Workers
 from holdfast.settings import database_path
 from holdfast.settings.variables import read_enabled
 from holdfast.web import is_page_built
@@ -42,6 +46,7 @@ def serve(
     model: Annotated[str | None, typer.Option(help="provider/model of the default agent.")] = None,
     dialect: Annotated[DialectName | None, typer.Option(help="Whose names are used on the wire.")] = None,
     chaos: Annotated[bool, typer.Option("--chaos", help="Add a model that fails on request, to test clients.")] = False,
+    workers: Annotated[int, typer.Option(min=1, max=256, help="Processes on one port; needs PostgreSQL.")] = 1,
     log_level: Annotated[LogLevel, typer.Option(help="How much is written to standard error.")] = "warning",
 ) -> None:
     """Start the server."""
@@ -53,17 +58,54 @@ def serve(
     if startup.settings.model.partition("/")[0] == "chaos" and not chaos:
         raise ConfigError(f"The model {startup.settings.model} is there only with --chaos.")
     _log_to_stderr(log_level)
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve(startup, chaos=chaos))
-
-
-async def _serve(startup: Startup, *, chaos: bool) -> None:
     server_settings = startup.settings.server
     allow_more_files()
     addresses = resolve(server_settings.host)
     require_key(server_settings, addresses)
     # Before the store is opened: a second server on the same port must not touch the first one's runs.
     listeners = open_listeners(addresses, server_settings.port)
+    port = listeners[0].getsockname()[1]
+    if workers == 1:
+        _run(startup, listeners, partial(_announce, startup, make_url(server_settings.host, port), chaos=chaos), chaos)
+        return
+    if not startup.settings.store.url.startswith(("postgresql://", "postgres://")):
+        raise ConfigError(
+            f"--workers {workers} needs a store that several processes can share: set "
+            '[store] url = "postgresql://user:password@host/database", or leave --workers out.'
+        )
+    for listener in listeners:
+        listener.close()
+    # Kept until the end, without listening: so the port stays this server's while a worker is started again.
+    kept = open_listeners(addresses, port, shared=True)
+
+    def work(ready: Callable[[], None]) -> int:
+        return _run_worker(startup, open_listeners(addresses, port, shared=True), ready, chaos)
+
+    announce = partial(_announce, startup, make_url(server_settings.host, port), chaos=chaos, workers=workers)
+    code = Workers(workers, work, announce).run()
+    for listener in kept:
+        listener.close()
+    if code:
+        raise typer.Exit(code)
+
+
+def _run_worker(startup: Startup, listeners: list[socket.socket], ready: Callable[[], None], chaos: bool) -> int:
+    """R18: one of several processes; what is wrong with it is told as by the command itself."""
+    try:
+        _run(startup, listeners, ready, chaos)
+    except HoldfastError as error:
+        typer.echo(f"holdfast: {error.message}", err=True)
+        return error.exit_code if isinstance(error, ConfigError) else 1
+    return 0
+
+
+def _run(startup: Startup, listeners: list[socket.socket], ready: Callable[[], None], chaos: bool) -> None:
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_serve(startup, listeners, ready, chaos=chaos))
+
+
+async def _serve(startup: Startup, listeners: list[socket.socket], ready: Callable[[], None], *, chaos: bool) -> None:
+    server_settings = startup.settings.server
     url = make_url(server_settings.host, listeners[0].getsockname()[1])
     async with open_server(
         startup.settings,
@@ -77,7 +119,7 @@ async def _serve(startup: Startup, *, chaos: bool) -> None:
             server,
             listeners,
             settings=server_settings,
-            on_ready=lambda: _announce(startup, url, chaos=chaos),
+            on_ready=partial(_ready, ready),
             on_stopping=lambda: typer.echo(
                 f"Stopping; running work has {server_settings.shutdown_grace_seconds:g} s. Again to stop at once.",
                 err=True,
@@ -85,14 +127,20 @@ async def _serve(startup: Startup, *, chaos: bool) -> None:
         )
 
 
-def _announce(startup: Startup, url: str, *, chaos: bool) -> None:
-    """Say where the server is; printed when it accepts connections, so that scripts can wait for it."""
+def _ready(tell: Callable[[], None]) -> None:
     _settle_memory()
+    tell()
+
+
+def _announce(startup: Startup, url: str, *, chaos: bool, workers: int = 1) -> None:
+    """Say where the server is; printed when it accepts connections, so that scripts can wait for it."""
     settings = startup.settings
     source = startup.loaded.source_of("server.api_key")
     variable = source if source.isidentifier() else "HOLDFAST_API_KEY"
     key = f'-H "Authorization: Bearer ${variable}" ' if settings.server.api_key else ""
     typer.echo(f"Holdfast serves {url}")
+    if workers > 1:
+        typer.echo(f"  with   {workers} processes")
     typer.echo(f"  model  {settings.model} ({startup.because})")
     for model, problem in find_unaskable(settings, startup.environment).items():
         typer.echo(f"         {model} CANNOT BE ASKED: {problem}")

@@ -212,6 +212,10 @@ class Recorder:
         if self.failure is None:
             self.push((RunHandedOver(),))
         await self.drain()
+        self.let_go()
+
+    def let_go(self) -> None:
+        """The run goes on elsewhere, or may: nobody waits for more of it here, and nothing is said of how it ends."""
         self.is_handed_over = True
         self.abandon()
 
@@ -264,15 +268,20 @@ class Recorder:
     ) -> LogEnding | None:
         """End the log, once finished: what is pending, what closes the run, and `RunEnded`, saved with the messages.
 
-        Never fails: where the store cannot save, the end is told as a failure, and what should have been saved is
-        returned to be tried again.
+        Where the store cannot save, the end is told as a failure, and what should have been saved is returned to be
+        tried again; unless others share the store.
 
         Args:
             whole: what `finish` returned; becomes what readers are shown.
             closing: the last events.
             outcome: how the run ended.
             asked: the run's input.
+
+        Raises:
+            StoreError: others share the store, and may go on with the run: nothing is told.
         """
+        if self.failure is not None and self._log.is_shared:
+            raise self.failure
         if self.failure is None:
             whole.extend(closing, self._clock.now())
             end = self._end(whole, [*self._pending, *closing], outcome, asked)
@@ -283,6 +292,8 @@ class Recorder:
         except Exception as error:
             self.failure = _as_store_error(error, self.run)
             self._fail_receipts(self.failure)
+            if self._log.is_shared:
+                raise self.failure from error
             whole, end = self._end_as_told(self.failure, asked)
             self._publish(whole, end.batch)
             return end

@@ -2,22 +2,43 @@
 
 A subscription is a place in the log, not a queue: a slow reader holds nothing but its number, and whatever it has
 missed it reads from memory or, further back, from the store. One that has missed nothing may follow: it is pushed what
-is new instead of being woken for it. Sits on the recorder and the store's port.
+is new instead of being woken for it. Sits on the store's port; what writes the log stands beside it.
 """
 
+import asyncio
 from collections.abc import AsyncGenerator, Callable
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
 from holdfast.errors import HandedOverError, NotFoundError
 from holdfast.events import Batch, RunEnded
 from holdfast.ids import EventNumber, RunId
-from holdfast.runs.log.recorder import Recorder
-from holdfast.sinks import BatchSink
+from holdfast.sinks import BatchSink, LogReader
 from holdfast.store.port import RunLog
 
 PAGE_EVENTS = 512
 """How much a reader that is behind takes at once, from the store or from memory: bounds its memory."""
+
+
+class LogSource(Protocol):
+    """Where what is new of a log comes from: the recorder that writes it, or what hears of it from elsewhere (R17)."""
+
+    end: EventNumber
+    """The number after the last durable event."""
+    closed: bool
+    """The last event has been told."""
+    is_handed_over: bool
+    """R16: the run goes on elsewhere, and its readers read on there."""
+    followers: list[LogReader]
+    """Readers that have read everything, in the order in which they came."""
+
+    def read_tail(self, after: EventNumber) -> list[Batch] | None:
+        """What follows an event number, from memory; None: it is too long ago, read the store."""
+        ...
+
+    def changed(self) -> asyncio.Future[None]:
+        """Done when there is something new to read, or nothing more will come."""
+        ...
 
 
 class Subscription:
@@ -28,8 +49,8 @@ class Subscription:
         "_left",
         "_log",
         "_next",
-        "_recorder",
         "_sink",
+        "_source",
         "is_over",
         "run",
     )
@@ -38,20 +59,20 @@ class Subscription:
         self,
         run: RunId,
         log: RunLog,
-        recorder: Recorder | None,
+        source: LogSource | None,
         after: EventNumber,
         left: Callable[[], None] | None = None,
         *,
         goes_on: bool = False,
     ) -> None:
-        """A reader. `goes_on`: without a recorder, whether the log is one that a server will go on with (R16)."""
+        """A reader. `goes_on`: without a source, whether the log is one that a server will go on with (R16)."""
         self.run = run
         self.is_over = False
         """The run's last event has been read."""
         self._next: int = after + 1
         """The number of the first event that it has not read."""
         self._log = log
-        self._recorder = recorder
+        self._source = source
         self._goes_on = goes_on
         self._left = left
         self._sink: BatchSink | None = None
@@ -81,18 +102,18 @@ class Subscription:
 
         Only for a reader that has read everything that is there: False says that it has not, and must read that first.
         """
-        recorder = self._recorder
-        if recorder is None or recorder.closed or self._next != recorder.end:
+        source = self._source
+        if source is None or source.closed or self._next != source.end:
             return False
         self._sink = sink
-        recorder.followers.append(self)
+        source.followers.append(self)
         return True
 
     def unfollow(self) -> None:
         """Be pushed no more; what comes is there to be read."""
-        if self._sink is not None and self._recorder is not None:
+        if self._sink is not None and self._source is not None:
             self._sink = None
-            self._recorder.followers.remove(self)
+            self._source.followers.remove(self)
 
     def push(self, batch: Batch) -> None:
         """Called by the recorder: this is new."""
@@ -120,7 +141,7 @@ class Subscription:
 
     def read_tail(self) -> list[Batch] | None:
         """What can be read without waiting; None: nothing, or the store has to be asked."""
-        batches = self._recorder.read_tail(self._after) if self._recorder is not None else None
+        batches = self._source.read_tail(self._after) if self._source is not None else None
         return self._take(batches) if batches else None
 
     async def next(self) -> list[Batch]:
@@ -131,18 +152,18 @@ class Subscription:
             HandedOverError: the run goes on elsewhere.
             NotFoundError: the log is gone, or ends without its end because the store lost it.
         """
-        recorder = self._recorder
+        source = self._source
         while True:
-            batches = recorder.read_tail(self._after) if recorder is not None else None
+            batches = source.read_tail(self._after) if source is not None else None
             if batches is None:
                 batches = await self._log.read_log(self.run, self._after, PAGE_EVENTS)
             if batches:
                 return self._take(batches)
-            if self._goes_on or (recorder is not None and recorder.is_handed_over):
+            if self._goes_on or (source is not None and source.is_handed_over):
                 raise HandedOverError(f"Run {self.run} goes on when the server is back; read on after {self._after}.")
-            if recorder is None or recorder.closed:
+            if source is None or source.closed:
                 raise NotFoundError(f"The log of run {self.run} ends after event {self._after}.", code="run_not_found")
-            await recorder.changed()
+            await source.changed()
 
     @property
     def _after(self) -> EventNumber:

@@ -68,6 +68,7 @@ class Transcript:
         "approvals",
         "asked_again",
         "attempts",
+        "commands",
         "dropped",
         "events",
         "handed_over",
@@ -111,6 +112,8 @@ class Transcript:
         self.warnings: list[str] = []
         self.steering: list[UserMessage] = []
         """What was said to it and no turn has seen (R13); it stands behind what the running turn says and does."""
+        self.commands: set[str] = set()
+        """R17: what was said to it from other servers, by what asked for it."""
         self._messages: list[Message] = []
         self._turn: TurnFold | None = None
         self._turn_dropped = False
@@ -123,7 +126,7 @@ class Transcript:
         other = Transcript.__new__(Transcript)
         for name in self.__slots__:
             value = getattr(self, name)
-            setattr(other, name, value.copy() if isinstance(value, list | dict | TurnFold) else value)
+            setattr(other, name, value.copy() if isinstance(value, list | dict | set | TurnFold) else value)
         return other
 
     def add_batch(self, batch: Batch) -> None:
@@ -212,6 +215,8 @@ class Transcript:
                 self.warnings.append(event.message)
             case Steered():
                 self.steering.append(event.message)
+                if event.command:
+                    self.commands.add(event.command)
             case RunResumed():
                 self.attempts = event.attempt
                 self._is_asked_again = event.cut in ("request", "reasoning", "text", "tool_call")

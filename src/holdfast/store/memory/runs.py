@@ -31,6 +31,7 @@ _replace = msgspec.structs.replace
 class MemoryRunLog:
     """The runs."""
 
+    is_shared = False
     _tables: Tables
 
     def require_present(self) -> None:
@@ -59,6 +60,7 @@ class MemoryRunLog:
                 use_session(tables, record.session, record.created_at, title=make_title(record.input), began=1)
                 if record.surface == "responses":
                     tables.responses[record.id] = None
+            self._created(record.id)
             return None
 
         return await tables.change(create)
@@ -98,8 +100,15 @@ class MemoryRunLog:
                 answered_by=ending.answered_by,
             )
             del tables.unfinished[run]
+            self._ended(run)
 
         await tables.change(end)
+
+    def _created(self, run: RunId) -> None:
+        """Part of the change that keeps a new run, for whoever keeps more of it."""
+
+    def _ended(self, run: RunId) -> None:
+        """Part of the change that ends a run, likewise."""
 
     async def get_run(self, run: RunId) -> RunRecord | None:
         """One run."""

@@ -40,6 +40,7 @@ ROWS_PER_DELETION: Final = 1_000
 class SqliteRunLog:
     """The runs."""
 
+    is_shared = False
     _writer: Writer
     _readers: Readers
 
