@@ -23,7 +23,7 @@ from holdfast.agents.loop import Agent
 from holdfast.agents.request import RunRequest
 from holdfast.clock import SystemClock
 from holdfast.config import AgentSettings, LimitSettings
-from holdfast.errors import NotFoundError, RequestError, StoreUnavailableError
+from holdfast.errors import NotFoundError, RequestError, StoreError, StoreUnavailableError
 from holdfast.events import Answered, Batch, Event, RunEnded, TextAdded
 from holdfast.ids import BEFORE_FIRST, RunId, SessionId, make_run_id
 from holdfast.messages import AssistantMessage, user_says
@@ -239,7 +239,13 @@ class Walk:
         self.upstream.steps.put_nowait([*call, Answered(finish="tool_calls", model="m", usage=FEW)])
 
     async def answer(self) -> None:
-        await self.supervisor.answer_approval(self.run, None, True)
+        """Somebody approves what waits, if anything does; they hear of it when the store has it or does not want it."""
+
+        async def approve() -> None:
+            with suppress(RequestError, StoreError):
+                await self.supervisor.answer_approval(self.run, None, True)
+
+        self._task(approve())
 
     async def stop(self) -> None:
         self._task(self.supervisor.stop(self.run))
@@ -368,6 +374,19 @@ async def test_a_real_run_makes_each_move_of_the_table(edge: tuple[Phase, Move])
     await walk.end()
 
 
+async def test_an_answer_to_a_run_that_is_not_saved_yet_waits_with_it() -> None:
+    """R12.a, R6.b: the tool begins when the store has the run, the question and the answer, and not before."""
+    walk = Walk()
+    await walk.begin()
+    for step in ("settle", "turn", "settle", "ask", "settle", "answer", "settle"):
+        await getattr(walk, step)()
+    assert (walk.state.phase, walk.tools.done) == (Phase.WAITING_APPROVAL, [])
+    await walk.save()
+    await walk.settle()
+    assert walk.tools.done == [("echo", {})]
+    await walk.end()
+
+
 class Life(RuleBasedStateMachine):
     """Any walk: the rules are what may happen to a run in the phase that it is in, at any pace."""
 
@@ -434,11 +453,7 @@ class Life(RuleBasedStateMachine):
 
     @rule()
     def answer(self) -> None:
-        async def answer() -> None:
-            with suppress(RequestError):
-                await self.it.answer()
-
-        self.do(answer)
+        self.do(self.it.answer)
 
     @rule()
     def stop(self) -> None:
