@@ -5,6 +5,7 @@ import contextlib
 import resource
 from collections.abc import AsyncIterator
 
+import msgspec
 import pytest
 
 from holdfast.config import ServerSettings
@@ -21,6 +22,7 @@ UPGRADE = (
     b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
 )
 POST = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
+BODY = POST + b"Content-Length: 100000\r\n\r\n"
 both = pytest.mark.parametrize("lends", [True, False], ids=["lends", "plain"])
 
 
@@ -122,6 +124,8 @@ LATE = {
     "half a body": POST + b"Content-Length: 100\r\n\r\n{",
     "no body": POST + b"Content-Length: 100\r\n\r\n",
     "half a chunk": POST + b"Transfer-Encoding: chunked\r\n\r\n5\r\n{",
+    "half a large body": BODY + b"x" * 50_000,
+    "a chunk behind a large one": POST + b"Transfer-Encoding: chunked\r\n\r\n2710\r\n" + b"x" * 10_000 + b"\r\n",
 }
 
 
@@ -145,7 +149,7 @@ async def test_what_does_not_come_is_cut_off(name: str, again: bool, lends: bool
 
 
 @both
-@pytest.mark.parametrize("sent", [HEAD, POST + b"Content-Length: 100000\r\n\r\n"], ids=["head", "body"])
+@pytest.mark.parametrize("sent", [HEAD, BODY, BODY + b"x" * 50_000], ids=["head", "body", "rest of a body"])
 async def test_what_comes_drop_by_drop_is_cut_off_as_well(sent: bytes, lends: bool) -> None:
     """S7.e: a byte now and then holds no connection."""
     async with serving(lends=lends, server=QUICK) as world, connected(world) as wire:
@@ -157,6 +161,23 @@ async def test_what_comes_drop_by_drop_is_cut_off_as_well(sent: bytes, lends: bo
             if reading.done():
                 break
         assert (await reading).status == 408
+
+
+@both
+@pytest.mark.parametrize("quick", ["head_seconds", "body_seconds"])
+async def test_a_head_and_a_body_have_a_time_of_their_own(quick: str, lends: bool) -> None:
+    """S7.e: the one does not wait for the other's, nor is it cut off by it."""
+    times = msgspec.structs.replace(ServerSettings(head_seconds=60, body_seconds=60), **{quick: 0.3})
+    async with serving(lends=lends, server=times) as world, connected(world) as head, connected(world) as body:
+        head.write(HEAD)
+        body.write(BODY + b"{")
+        waiting = {wire: asyncio.ensure_future(wire.answer()) for wire in (head, body)}
+        late, patient = (head, body) if quick == "head_seconds" else (body, head)
+        answer = await waiting[late]
+        assert (answer.status, f"server.{quick}" in answer.error["message"]) == (408, True)
+        await asyncio.wait([waiting[patient]], timeout=0.6)
+        assert not waiting[patient].done()
+        waiting[patient].cancel()
 
 
 NO_WEBSOCKETS = {
@@ -200,6 +221,36 @@ async def test_a_body_that_comes_slowly_but_comes_is_read(lends: bool) -> None:
             wire.write(body[place : place + 2_000])
             await asyncio.sleep(0.06)
         assert (await wire.answer()).status == 200
+
+
+@both
+async def test_a_connection_waits_for_its_next_request_however_the_last_one_came(lends: bool) -> None:
+    """S7.e: the time for a head or a body is over with it; then the connection is a client's to use again."""
+    body = b'{"messages": [{"role": "user", "content": "Hi?"}]}'
+    asked = POST + b"Content-Length: %d\r\n\r\n" % len(body) + body
+    async with serving([Reply(text="Hi")] * 3, lends=lends, server=QUICK) as world, connected(world) as wire:
+        for cut in (10, len(asked) - len(body), len(asked) - 5):
+            for piece in (asked[:cut], asked[cut:]):
+                wire.write(piece)
+                await asyncio.sleep(0.05)
+            assert (await wire.answer()).status == 200
+            await asyncio.sleep(3 * QUICK.body_seconds)
+
+
+@both
+async def test_a_client_that_was_refused_has_no_place_any_more_though_it_stays(lends: bool) -> None:
+    """S7.d, S7.f: it is given the time to read why, and is then cut off."""
+    async with serving(lends=lends, server=ServerSettings(max_connections=1)) as world, connected(world) as wire:
+        wire.write(LARGE["one header"])
+        assert (await wire.answer()).status == 431
+        async with asyncio.timeout(15):
+            while True:
+                async with connected(world) as other:
+                    other.write(b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                    if (answer := await other.answer()).status == 200:
+                        break
+                assert (answer.status, answer.error["code"]) == (503, "too_many_connections")
+                await asyncio.sleep(0.2)
 
 
 @both

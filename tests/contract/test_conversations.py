@@ -250,6 +250,7 @@ async def test_all_items_that_are_added_are_shown_however_many() -> None:
 @pytest.mark.parametrize(
     ("metadata", "is_taken"),
     [
+        ({}, True),
         ({f"k{number}": "v" for number in range(16)}, True),
         ({f"k{number}": "v" for number in range(17)}, False),
         ({"k" * 64: "v" * 512}, True),

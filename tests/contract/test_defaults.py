@@ -50,15 +50,43 @@ def said_to(protocol: WireProtocol, body: dict[str, Any]) -> tuple[Any, ...]:
 @pytest.mark.parametrize("protocol", ["chat_completions", "responses"])
 @pytest.mark.parametrize("path", [CHAT, RESPONSES, RUNS])
 async def test_the_agent_says_how_the_model_answers_where_a_request_does_not(path: str, protocol: WireProtocol) -> None:
-    """C11.c: `[agent] reasoning_effort`, `temperature`, `top_p`, `max_output_tokens` are defaults; a request's win."""
-    async with serving([Reply(text="Hi.")] * 2, protocol=protocol, agent=THOUGHTFUL) as world:
-        quiet = await world.client.post(path, ASKED[path])
-        own = await world.client.post(path, {**ASKED[path], **OWN[path]})
+    """C11.c: `[agent] reasoning_effort`, `temperature`, `top_p`, `max_output_tokens` are defaults; a request's win.
+
+    Also where it says 0, which is what whoever wants the same answer every time sends.
+    """
+    zeros = {"temperature": 0, "top_p": 0}
+    async with serving([Reply(text="Hi.")] * 3, protocol=protocol, agent=THOUGHTFUL) as world:
+        answers = [await world.client.post(path, {**ASKED[path], **said}) for said in ({}, OWN[path], zeros)]
         heard = [said_to(protocol, request.body) for request in world.provider.requests]
-    assert (quiet.status, own.status) == (200, 200)
-    assert heard == [("high", 0.25, 0.5, 4_000), ("low", 1.5, 0.75, 100)]
+    assert [answer.status for answer in answers] == [200] * 3
+    assert heard == [("high", 0.25, 0.5, 4_000), ("low", 1.5, 0.75, 100), ("high", 0, 0, 4_000)]
     if path == RESPONSES:
-        assert [said_to("responses", answer.json) for answer in (quiet, own)] == heard
+        assert [said_to("responses", answer.json) for answer in answers] == heard
+
+
+@pytest.mark.parametrize("path", [CHAT, RESPONSES, RUNS])
+async def test_where_neither_says_the_model_is_asked_as_its_provider_likes(path: str) -> None:
+    """C11.c: 0 is said, and nothing is not: it is neither sent nor made up."""
+    async with serving([Reply(text="Hi.")] * 2) as world:
+        for said in ({}, {"temperature": 0, "top_p": 0}):
+            assert (await world.client.post(path, {**ASKED[path], **said})).status == 200
+        quiet, zeros = [request.body for request in world.provider.requests]
+    assert not {"temperature", "top_p"} & quiet.keys()
+    assert (zeros["temperature"], zeros["top_p"]) == (0, 0)
+
+
+@pytest.mark.parametrize("strict", [None, False, True])
+@pytest.mark.parametrize("path", [CHAT, RESPONSES, RUNS])
+async def test_a_tool_is_as_strict_as_its_client_says(path: str, strict: bool | None) -> None:
+    """C11.c, P10.b: `false` is said to the model, and nothing is not."""
+    function: dict[str, Any] = {"name": "pick", "parameters": {"type": "object", "properties": {}}}
+    if strict is not None:
+        function["strict"] = strict
+    tool = {"type": "function", **(function if path == RESPONSES else {"function": function})}
+    async with serving([Reply(text="Hi.")]) as world:
+        assert (await world.client.post(path, {**ASKED[path], "tools": [tool]})).status == 200
+        [shown] = world.provider.requests[0].body["tools"]
+    assert shown["function"].get("strict") is strict
 
 
 async def test_the_agents_defaults_reach_a_model_of_the_messages_protocol() -> None:

@@ -64,6 +64,19 @@ async def test_the_same_words_for_somebody_else_are_another_request(path: str, b
     assert (other.status, other.error["code"]) == (409, "idempotency_key_conflict")
 
 
+@pytest.mark.parametrize(("path", "body"), SURFACES)
+async def test_a_session_and_a_memory_of_the_same_letters_are_somebody_elses(path: str, body: Any) -> None:
+    """C15.c, J3: where the one name ends and the other begins is part of it."""
+    async with serving([Reply(text="For Ann.")], key=KEY) as world:
+        answers = []
+        for session, memory in (("ann", "bob"), ("annb", "ob")):
+            headers = {"X_Holdfast_Session_Id": session, "X_Holdfast_Session_Key": memory, "Idempotency-Key": "k"}
+            answers.append(await world.client.post(path, body, **headers))
+        first, other = answers
+        await world.ended(first.headers["X-Holdfast-Run-Id"])
+    assert (other.status, other.error["code"]) == (409, "idempotency_key_conflict")
+
+
 @pytest.mark.parametrize("header", ["X_Holdfast_Session_Id", "X_Holdfast_Session_Key"])
 @pytest.mark.parametrize(("path", "body"), SURFACES)
 async def test_an_sdks_retry_does_not_attach_to_somebody_elses_run(path: str, body: Any, header: str) -> None:
@@ -77,6 +90,22 @@ async def test_an_sdks_retry_does_not_attach_to_somebody_elses_run(path: str, bo
         assert bob.headers["X-Holdfast-Run-Id"] != first
         assert "Idempotency-Replayed" not in bob.headers
         await world.ended(first)
+
+
+@pytest.mark.parametrize(("path", "body"), SURFACES)
+async def test_no_seconds_to_come_back_in_are_none_on_every_surface(path: str, body: Any) -> None:
+    """C17.a, R3.a: `on_disconnect: 0` ends the run with its reader, whatever its key or its surface would mean else."""
+    async with serving([Reply(text="One two.", hold_after=1)]) as world:
+        asked = {**body, "stream": True, "on_disconnect": 0}
+        async with world.client.opened("POST", path, asked, Idempotency_Key="k") as response:
+            run = response.headers["X-Holdfast-Run-Id"]
+            request = await world.provider.received()
+            await response.content.readuntil(b"One")
+        left_at = time.monotonic()
+        assert await request.closed() - left_at < 1.0
+        await world.ended(run)
+        ended = (await world.client.get(f"/v1/runs/{run}")).json
+    assert (ended["outcome"], ended["reason"], ended["text"]) == ("cancelled", "client_disconnect", "One")
 
 
 @pytest.mark.parametrize("count", [None, "0", "-1", "x", ""])

@@ -94,6 +94,15 @@ async def test_a_refusal_keeps_its_kind_on_every_surface(protocol: WireProtocol,
     assert (run["error"]["type"], run["error"]["message"]) == (kind, errors[0]["message"])
 
 
+@pytest.mark.parametrize("surface", SURFACES)
+async def test_a_provider_that_may_be_asked_again_at_once_is_quoted_with_that(surface: str) -> None:
+    """C6.a, C6.b: `Retry-After: 0` is a time like any other."""
+    async with serving([Reply(fault=Fault("status", 429, retry_after="0"))] * 3) as world:
+        answer = await ask(world, surface)
+    assert (answer.status, answer.headers["Retry-After"]) == (429, "0")
+    assert answer.error["holdfast"]["retry_after_seconds"] == 0
+
+
 def failed_response(code: str) -> bytes:
     response = {"id": "r", "status": "failed", "error": {"code": code, "message": "No."}, "output": []}
     return frames({"type": "response.failed", "response": response}, named=True)

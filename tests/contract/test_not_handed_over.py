@@ -12,7 +12,7 @@ import pytest
 from holdfast.agents.cuts import NOT_CARRIED_OUT
 from holdfast.config import AgentSettings, ServerSettings, WireProtocol
 from holdfast.runs.closing import UNKNOWN_RESULT
-from holdfast.testing import Reply, ScriptedCall
+from holdfast.testing import Reply, ScriptedCall, tool_call
 from tests.responses_world import RESPONSES, check_events, check_response, check_stream
 from tests.serving import CHAT, Answer, World, asking, serving
 
@@ -186,3 +186,18 @@ async def test_a_call_that_is_handed_over_follows_what_the_server_did_in_the_sam
         result = {"type": "function_call_output", "call_id": "c1", "output": "red"}
         body = {"input": [result], "tools": [THEIRS], "previous_response_id": response["id"]}
         assert (await world.client.post(RESPONSES, body)).json["status"] == "completed"
+
+
+async def test_a_session_shows_no_call_whose_arguments_are_not_whole() -> None:
+    """U13.a, J2.c: whoever reads its messages, and may send them on, is told what became of it and handed no call."""
+    half = ScriptedCall(name="write_file", arguments='{"path": "a.txt", "content": "crims')
+    whole = tool_call("read_file", path="b.txt")
+    agent = AgentSettings(prompt="", tools=("files",))
+    async with serving([Reply(calls=(half, whole)), Reply(text="Well.")], agent=agent) as world:
+        await world.client.post("/v1/runs", {"input": "Go.", "session_id": "s", "stream": True})
+        messages = (await world.client.get("/v1/sessions/s/messages")).json["data"]
+    shown = [call["function"]["name"] for message in messages for call in message.get("tool_calls", ())]
+    results = {message["name"]: message["content"] for message in messages if message["role"] == "tool"}
+    assert shown == ["read_file"]
+    assert "crims" not in str(messages)
+    assert "was not carried out" in results["write_file"]

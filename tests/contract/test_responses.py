@@ -840,6 +840,19 @@ async def test_a_chain_passes_on_the_whole_transcript_once(tmp_path: Path) -> No
         assert len(sessions) == 1
 
 
+@pytest.mark.parametrize("by", ["previous_response_id", "conversation"])
+async def test_instructions_that_are_given_empty_are_given(by: str) -> None:
+    """P5.a, P6.a: nothing is carried forward in their place, neither here nor to what follows."""
+    async with serving([Reply(text=f"{number}.") for number in range(3)]) as world:
+        named = {"conversation": "talk"} if by == "conversation" else {}
+        last = await ask(world, "a", instructions="Be brief.", **named)
+        for text, given in (("b", {"instructions": ""}), ("c", {})):
+            last = await ask(world, text, **(named or {by: last["id"]}), **given)
+            assert last["instructions"] == ""
+            assert (await get(world, last["id"]))["instructions"] == ""
+            assert said(world)[0] == ("user", "a")
+
+
 def _user(text: str) -> list[dict[str, Any]]:
     return [{"role": "user", "content": text}]
 
@@ -1097,15 +1110,25 @@ async def test_the_background_answers_at_once_and_is_polled() -> None:
         assert text_of(await until(world, response["id"], "completed")) == "One two three"
 
 
-@pytest.mark.parametrize("how", [{"background": True}, {"stream": True}, {"on_disconnect": "continue"}, {}], ids=str)
-async def test_whoever_can_be_asked_about_a_call_is(how: dict[str, Any], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("how", "is_asked"),
+    [
+        ({"background": True}, True),
+        ({"stream": True}, True),
+        ({"on_disconnect": "continue"}, True),
+        ({"on_disconnect": 60}, False),
+        ({}, False),
+    ],
+    ids=str,
+)
+async def test_whoever_can_be_asked_about_a_call_is(how: dict[str, Any], is_asked: bool, tmp_path: Path) -> None:
     """R12.c: about a stream, a detached run and a background response; a plain one that dies with its client is not."""
     agent = AgentSettings(prompt="", tools=("files",), workspace=str(tmp_path), approval="ask")
     write = Reply(calls=(tool_call("write_file", path="a.txt", content="x"),))
     async with serving([write, Reply(text="Well.")], agent=agent) as world:
         sending = asyncio.ensure_future(world.client.post(RESPONSES, {"input": "Write", **how}))
         await world.provider.received()
-        if how:
+        if is_asked:
             run = world.live[0].request.run
             async with asyncio.timeout(5):
                 while not (await world.client.get(f"/v1/runs/{run}")).json["approvals"]:
@@ -1114,8 +1137,8 @@ async def test_whoever_can_be_asked_about_a_call_is(how: dict[str, Any], tmp_pat
         await world.provider.received(2)
         assert (await sending).status == 200
         told = sent(world)[-1]["content"]
-    assert ("nobody to ask" in told) is not bool(how)
-    assert (tmp_path / "a.txt").exists() is bool(how)
+    assert ("nobody to ask" in told) is not is_asked
+    assert (tmp_path / "a.txt").exists() is is_asked
 
 
 async def test_a_background_stream_is_resumed_where_it_was_lost() -> None:

@@ -30,10 +30,11 @@ from holdfast.events import (
 from holdfast.ids import BEFORE_FIRST, CallId, EventNumber, NodeId, RunId
 from holdfast.messages import AssistantMessage, Text, ToolCall, ToolMessage, ToolSpec, UserMessage, user_says
 from holdfast.outcomes import Cancelled, Completed, Failed, Incomplete, RequiresAction
+from holdfast.runs.log.tail import TAIL_EVENTS
 from holdfast.runs.recovery import recover
 from holdfast.store.memory import MemoryStore
 from holdfast.store.port import Store
-from holdfast.store.records import RunRecord, StoredMessage
+from holdfast.store.records import PREVIEW_CHARACTERS, RunRecord, StoredMessage
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.upstream import Step, says
 from tests.runs_world import (
@@ -314,6 +315,24 @@ async def test_a_reader_far_behind_a_live_run_reads_the_store_then_goes_live(sto
         gate.set()
         events = await read_all(started.subscription)
         assert sum(isinstance(event, TextAdded) for event in events) == 6000
+
+
+async def test_a_long_answer_that_nobody_looked_at_meanwhile_is_saved_whole(store: Store) -> None:
+    """R6.a, R1.b: also what is in no memory any more when the run ends; its record, its messages and its log agree."""
+    words = [TextAdded(text=f"{number} ") for number in range(4 * TAIL_EVENTS)]
+    turn: list[Step] = [part for at in range(0, len(words), 32) for part in (words[at : at + 32], 0.003)]
+    async with open_world(store, [[*turn, [Answered(finish="stop", model="m", usage=FEW)]]]) as world:
+        started = await world.start()
+        live = world.supervisor.registry.get(started.run)
+        assert live is not None
+        events = await read_all(started.subscription)
+        assert live.recorder.tail.first > 0, "what is kept in memory was cut"
+        said = "".join(word.text for word in words)
+        assert "".join(event.text for event in events if isinstance(event, TextAdded)) == said
+        assert await world.messages() == [user_says("hello"), assistant(said)]
+        view = await world.supervisor.get(started.run)
+        assert view.text == said[:PREVIEW_CHARACTERS]
+        assert (await view.read_transcript()).text == said
 
 
 async def test_a_run_cut_off_by_a_crash_is_closed_and_can_be_continued_from(store: Store) -> None:

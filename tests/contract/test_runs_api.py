@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from holdfast.config import AgentSettings, StoreSettings, WireProtocol
+from holdfast.store.records import PREVIEW_CHARACTERS
 from holdfast.store.retention import apply_retention
 from holdfast.testing import Fault, HurriedClock, Reply, ScriptedCall, tool_call
 from tests.serving import CHAT, Answer, Client, World, asking, serving
@@ -121,6 +122,28 @@ async def test_stop_answers_with_what_was_saved() -> None:
         assert again["stopped"] is False
         assert again["text"] == "one two "
         assert (await world.client.post("/v1/runs/run_nowhere/stop")).status == 404
+
+
+async def test_stop_answers_with_all_that_was_said_and_with_what_every_turn_cost(tmp_path: Path) -> None:
+    """R5.b, J1.d, J1.b: not with the beginning alone, which is what lists show; who stops it again is told the same."""
+    words = tuple(f"{number:<50}" for number in range(40))
+    script = [Reply(text="I look. ", calls=(tool_call("list_files"),)), Reply(text=words, hold_after=30)]
+    agent = AgentSettings(prompt="", tools=("files",), workspace=str(tmp_path))
+    async with serving(script, agent=agent) as world:
+        run = (await begin(world))["run_id"]
+        async with world.client.opened("GET", f"/v1/runs/{run}/events") as response:
+            await response.content.readuntil(words[29].encode())
+        going = (await world.client.get("/v1/runs")).json["data"]
+        stopped, again = [(await world.client.post(f"/v1/runs/{run}/stop")).json for _ in range(2)]
+        shown = (await world.client.get(f"/v1/runs/{run}")).json
+        listed = (await world.client.get("/v1/runs")).json["data"]
+    said = "I look. " + "".join(words[:30])
+    assert (stopped["outcome"], stopped["text"], stopped["usage"]["total_tokens"]) == ("cancelled", said, 18)
+    assert again == {**stopped, "stopped": False}
+    assert {key: shown[key] for key in ("status", "outcome", "reason", "text", "usage")} == {
+        key: stopped[key] for key in ("status", "outcome", "reason", "text", "usage")
+    }
+    assert [run["text"] for run in (*going, *listed)] == [said[:PREVIEW_CHARACTERS]] * 2
 
 
 async def test_stop_ends_a_chat_stream_honestly_while_its_provider_is_silent() -> None:

@@ -147,12 +147,12 @@ async def test_recovery_and_retention_pass_over_what_is_damaged_and_go_on_with_t
     for record in records:
         await store.create_run(record)
         await append(store, record.id, started(record))
-        for number in range(1, 4):
-            await append(store, record.id, texts(number, f"w{number} "))
+        for number in range(1, 7, 2):
+            await append(store, record.id, texts(number, f"w{number} ", f"w{number + 1} "))
     await store.aclose()
     damage(file, "UPDATE requests SET body = ? WHERE run = 3", body)
     damage(file, "UPDATE journal SET events = ? WHERE run = 4 AND first = 0", body)
-    damage(file, "UPDATE journal SET events = ? WHERE run = 5 AND first = 2", body)
+    damage(file, "UPDATE journal SET events = ? WHERE run = 5 AND first = 3", body)
     damage(file, "UPDATE log SET events = ? WHERE run = 1", body)
     store = await SqliteStore.open(file)
     assert (await recover(store, SystemClock())).closed == 4
@@ -160,14 +160,14 @@ async def test_recovery_and_retention_pass_over_what_is_damaged_and_go_on_with_t
     for record in records:
         kept = await store.get_run(record.id)
         assert kept is not None and kept.outcome == Incomplete(reason="server_restart")
-        assert kept.events == 5 and kept.unreadable == (record is records[0])
+        assert kept.events == 8 and kept.unreadable == (record is records[0])
     said = [
         event.text
         for b in await store.read_log(records[2].id, BEFORE_FIRST, 10)
         for event in b.events
         if isinstance(event, TextAdded)
     ]
-    assert said == ["w1 ", "w3 "]
+    assert said == ["w1 ", "w2 ", "w5 ", "w6 "]
     settings = StoreSettings(retention_days=100_000)
     await apply_retention(store, settings, SystemClock())
     with closing(sqlite3.connect(file)) as other:

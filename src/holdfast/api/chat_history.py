@@ -22,10 +22,11 @@ def encode_message(message: Message) -> dict[str, Any]:
             encoded: dict[str, Any] = {"role": "assistant", "content": message.text}
             if message.reasoning:
                 encoded["reasoning_content"] = message.reasoning
-            if message.tool_calls:
+            # U13: a call whose arguments are not whole is shown to nobody as a call.
+            if calls := [call for call in message.tool_calls if call.is_whole]:
                 encoded["tool_calls"] = [
                     {"id": c.id, "type": "function", "function": {"name": c.name, "arguments": c.arguments}}
-                    for c in message.tool_calls
+                    for c in calls
                 ]
             return encoded | marks_of(message)
         case ToolMessage():

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.api.items.items import ItemStyle
+from holdfast.api.items.items import CUT_CALL, ItemStyle
 from holdfast.api.responses.encode import MAX_BEATS, ResponseEncoder
 from holdfast.api.responses.response_object import Envelope, render_response, status_of, terminal_event
 from holdfast.errors import StoreUnavailableError
@@ -220,6 +220,7 @@ def test_a_servers_tool_is_shown_as_one_item_with_its_own_events() -> None:
     ("result", "status", "event"),
     [
         ({}, "completed", "response.mcp_call.completed"),
+        ({"output": ""}, "completed", "response.mcp_call.completed"),
         ({"failed": True}, "failed", "response.mcp_call.failed"),
         ({"failed": True, "executed": "no"}, "failed", "response.mcp_call.failed"),
         ({"failed": True, "executed": "unknown"}, "incomplete", "response.mcp_call.failed"),
@@ -228,18 +229,16 @@ def test_a_servers_tool_is_shown_as_one_item_with_its_own_events() -> None:
 )
 def test_what_came_of_a_servers_tool_is_told(result: dict[str, Any] | None, status: str, event: str) -> None:
     """P2.c, P3.c, R8.c: it worked, failed, was refused, was running when the run was stopped, or was never heard of."""
-    finished = (
-        [ToolFinished(call_id=CALL, name="mcp__files__read__all", output="said", **result)]
-        if result is not None
-        else []
-    )
+    said = {"output": "said", **(result or {})}
+    finished = [] if result is None else [ToolFinished(call_id=CALL, name="mcp__files__read__all", **said)]
     log = [BEGAN, *called("mcp__files__read__all"), *finished, ended(Incomplete(reason="server_restart"))]
     events = play([Batch(EventNumber(0), 1000.0, log)])
     check_events(events)
     [item] = events[-1]["response"]["output"]
     assert (item["server_label"], item["name"], item["status"]) == ("files", "read__all", status)
     assert events[-3]["type"] == event
-    assert (item["error"] is not None) == (status != "completed")
+    assert item["output"] == (CUT_CALL if result is None else said["output"])
+    assert item["error"] == (None if status == "completed" else item["output"])
 
 
 def called(name: str, arguments: str = "{}") -> list[Event]:

@@ -11,6 +11,7 @@ from holdfast.api.items.input import parse_input, parse_items
 from holdfast.api.items.items import ItemNames, ItemPlace, ItemStyle, output_item_id, parse_item_id
 from holdfast.api.items.said import items_of, take_out
 from holdfast.api.responses.schema import parse_create
+from holdfast.config import ToolItems
 from holdfast.errors import RequestError
 from holdfast.ids import CallId, NodeId, RunId
 from holdfast.messages import (
@@ -78,6 +79,21 @@ def test_what_the_server_did_is_one_item_where_its_result_stands() -> None:
     assert shown(ItemStyle()) == ["msg_n0_0", "fc_n0_4", "msg_n0_6", "mcp_n3_0", "fco_n5_0", "fc_n6_0"]
     pairs = ["msg_n0_0", "fc_n0_3", "fc_n0_4", "msg_n0_6", "fco_n3_0", "fco_n5_0", "fc_n6_0"]
     assert shown(ItemStyle(tool_items="function_call")) == pairs
+
+
+@pytest.mark.parametrize("tool_items", ["mcp_call", "function_call"])
+def test_a_tool_that_said_nothing_has_an_empty_output(tool_items: ToolItems) -> None:
+    """P2.c, P2.d: a string, on the way out and on the way back; it was not cut off, and did not fail."""
+    talk: list[Message] = [
+        AssistantMessage(parts=(ToolCall(id=CallId("mcp_n1_0"), name="f", arguments="{}"),)),
+        ToolMessage(call_id=CallId("mcp_n1_0"), name="f", output="", by_server=True),
+    ]
+    said = [(message, ItemNames(NodeId(place))) for place, message in enumerate(talk)]
+    items = items_of(said, ItemStyle(tool_items=tool_items, text_outputs=True))
+    assert items[-1]["output"] == ""
+    result = parse_items(items, "input")[-1]
+    assert isinstance(result, ToolMessage)
+    assert (result.output, result.failed) == ("", False)
 
 
 def test_two_texts_of_an_assistant_stay_two_messages() -> None:

@@ -119,15 +119,16 @@ async def test_the_end_of_the_run_goes_with_its_last_words() -> None:
     assert [type(event).__name__ for event in log.handed_over[1]] == ["TextAdded", "Answered", "RunEnded"]
 
 
-async def test_the_transcript_is_whole_whenever_somebody_looks() -> None:
-    """Also of what is no longer in memory, and looking changes nothing."""
+@pytest.mark.parametrize("looks_every", [100, 10 * TAIL_EVENTS], ids=["now and then", "only at the end"])
+async def test_the_transcript_is_whole_whenever_somebody_looks(looks_every: int) -> None:
+    """R6.a: also of what is no longer in memory; looking changes nothing, and neither does not looking."""
     recorder, log = await recording()
     expected = Transcript()
     recorder.push([STARTED, TURN])
     for number in range(3 * TAIL_EVENTS):
         recorder.push(words(f"{number} "))
         await recorder_commits(recorder, log)
-        if number % 100 == 50:
+        if number % looks_every == looks_every // 2:
             assert recorder.transcript.text.endswith(f"{number} ")
             assert recorder.transcript.text.count(" ") == number + 1
     for event in [STARTED, TURN, *words(*(f"{number} " for number in range(3 * TAIL_EVENTS)))]:

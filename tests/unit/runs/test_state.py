@@ -442,6 +442,19 @@ async def test_a_real_run_makes_each_move_of_the_table(edge: tuple[Phase, Move])
     await walk.end()
 
 
+async def test_an_answer_to_a_run_that_is_not_saved_yet_waits_with_it() -> None:
+    """R12.a, R6.b: the tool begins when the store has the run, the question and the answer, and not before."""
+    walk = Walk()
+    await walk.begin()
+    for step in ("settle", "turn", "settle", "ask", "settle", "answer", "settle"):
+        await getattr(walk, step)()
+    assert (walk.state.phase, walk.tools.done) == (Phase.WAITING_APPROVAL, [])
+    await walk.save()
+    await walk.settle()
+    assert walk.tools.done == [("echo", {})]
+    await walk.end()
+
+
 class Life(RuleBasedStateMachine):
     """Any walk: the rules are what may happen to a run in the phase that it is in, at any pace."""
 
