@@ -16,7 +16,7 @@ unexport VIRTUAL_ENV PYTHONHOME PYTHONPATH
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install serve test check lint types bench flame bench-peers clients scale page page-test screenshots crash soak lowest lowest-leaning lock clean
+.PHONY: help install serve test check lint types bench flame bench-peers clients scale stores page page-test screenshots attack crash cluster cluster-contract simulation soak lowest lowest-leaning lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -66,20 +66,46 @@ bench-peers: $(UV) ## Install other servers, each in an environment of its own, 
 # Each in an environment of its own; Node's packages are installed by the tests themselves.
 CLIENTS := $(basename $(notdir $(wildcard tests/clients/drivers/requirements/*.lock)))
 
+# Frameworks whose agents are served (A5), each beside the server in an environment of its own.
+FRAMEWORKS := $(basename $(notdir $(wildcard tests/frameworks/requirements/*.lock)))
+
 clients: .venv/.dev ## Play every case with every real client, and write docs/clients.md's table
 	@for name in $(CLIENTS); do \
 		$(UV) venv --quiet --allow-existing --python $(PY) .clients/$$name && \
 		$(UV) pip install --quiet --python .clients/$$name --require-hashes -r tests/clients/drivers/requirements/$$name.lock || exit 1; \
 	done
+	@for name in $(FRAMEWORKS); do \
+		$(UV) venv --quiet --allow-existing --python $(PY) .clients/serve-$$name && \
+		$(UV) pip install --quiet --python .clients/serve-$$name --require-hashes -r tests/frameworks/requirements/$$name.lock && \
+		$(UV) pip install --quiet --python .clients/serve-$$name --no-deps --editable . || exit 1; \
+	done
 	@rm -rf .clients/results
-	HOLDFAST_CLIENTS=all $(PY) -m pytest tests/clients/test_matrix.py $(ARGS)
+	HOLDFAST_CLIENTS=all $(PY) -m pytest tests/frameworks $(ARGS)
+	HOLDFAST_CLIENTS=all $(PY) -m pytest tests/clients/test_matrix.py tests/clients/test_claude_code.py $(ARGS)
 	$(PY) scripts/clients_table.py
+
+attack: .venv/.dev ## Attack a server for a quarter of an hour: paths, addresses, connections, 20,000 fuzzed requests
+	$(UV) venv --quiet --allow-existing --python $(PY) .attack
+	$(UV) pip install --quiet --python .attack --require-hashes -r tests/attack/schemathesis.lock
+	$(PY) -m tests.attack $(ARGS)
 
 crash: .venv/.dev ## Kill the server at random moments and look what it kept
 	$(PY) -m bench.crash $(ARGS)
 
+cluster: .venv/.dev ## Three servers on one PostgreSQL, and whatever can befall them
+	$(PY) -m bench.cluster $(ARGS)
+
+cluster-contract: .venv/.dev ## The contract's tests with three servers on one PostgreSQL, every request on another
+	HOLDFAST_TEST_SERVERS=3 HOLDFAST_TEST_STORE=postgres $(PY) -m pytest -n $(WORKERS) tests/contract $(ARGS)
+
+simulation: .venv/.dev ## Play thousands of schedules of several servers, in made-up time
+	$(PY) -m tests.simulation $(ARGS)
+
 soak: .venv/.dev ## Many streams for a long time; memory and tasks must stay flat
 	$(PY) -m bench.soak $(ARGS)
+
+stores: .venv/.dev ## What saving costs on SQLite and on PostgreSQL
+	$(PY) -m bench.stores $(ARGS)
 
 scale: .venv/.dev ## 1,000 readers of one run, a very long log, a large store
 	$(PY) -m bench.scale $(ARGS)
@@ -114,12 +140,16 @@ screenshots: .venv/.dev page ## Make the pictures in docs/images
 	$(PY) scripts/screenshots.py $(ARGS)
 
 lock: $(UV) ## Remake the lock files
-	$(LOCK) --group dev --all-extras pyproject.toml --output-file requirements-dev.lock
+	$(LOCK) --group dev --extra otel --extra testing -c requirements-together.txt pyproject.toml --output-file requirements-dev.lock
 	$(LOCK) -c requirements-dev.lock pyproject.toml --output-file requirements.lock
+	for name in langgraph pydantic-ai openai-agents; do \
+		$(LOCK) --extra $$name pyproject.toml tests/frameworks/requirements/$$name.txt \
+			--output-file tests/frameworks/requirements/$$name.lock || exit 1; \
+	done
 	$(LOCK) requirements-node.in --output-file requirements-node.lock
 
 clean: ## Remove everything that was fetched or built here
-	rm -rf .venv .uv .node .lowest .clients ui/node_modules src/holdfast/web/static .mypy_cache .ruff_cache .pytest_cache .coverage*
+	rm -rf .venv .uv .node .lowest .clients .attack ui/node_modules src/holdfast/web/static .mypy_cache .ruff_cache .pytest_cache .coverage*
 	find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Plain requirement files with hashes, not uv.lock: that one writes the address of a package index into every line.

@@ -11,7 +11,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +19,7 @@ from pathlib import Path
 from bench.load import make_request
 
 PATH = "/v1/chat/completions"
+MESSAGES = "/v1/messages"
 SERVER_CORE, OTHER_CORE = (0, 1) if (os.cpu_count() or 1) > 1 else (0, 0)
 PEERS = Path(__file__).parent / "peers"
 """Environments made by `make bench-peers`."""
@@ -65,11 +66,12 @@ class Contender:
     is_peer: bool = False
     model: str = ""
     """Of an agent that asks the model of its own configuration, whatever a request names."""
+    path: str = PATH
 
     def asking(self, model: str, **fields: object) -> bytes:
         """A streamed request, as bytes, that makes the provider do what the model's name says."""
         if not self.model:
-            return make_request(PATH, self.prefix + model, self.key, **fields)
+            return make_request(self.path, self.prefix + model, self.key, **fields)
         # The message reaches the provider, so it carries the name. Each request has a session of its own: within one,
         # nanobot answers one request after the other; hermes tells sessions by their first message.
         session = secrets.token_hex(8)
@@ -147,13 +149,13 @@ def process(
 
 
 @contextmanager
-def holdfast(url: str, folder: Path) -> Iterator[Contender]:
-    """Holdfast with its log on, in a data directory of its own."""
+def holdfast(url: str, folder: Path, store_url: str = "", arguments: Sequence[str] = ()) -> Iterator[Contender]:
+    """Holdfast with its log on, in a data directory of its own unless a store is named."""
     folder.mkdir(parents=True, exist_ok=True)
     config, port = folder / "holdfast.toml", free_port()
     config.write_text(HOLDFAST.format(url=url))
-    command = [sys.executable, "-m", "holdfast", "serve", "--config", str(config), "--port", str(port)]
-    env = {"HOLDFAST_DATA_DIR": str(folder), "HOLDFAST_OLLAMA": "off"}
+    command = [sys.executable, "-m", "holdfast", "serve", "--config", str(config), "--port", str(port), *arguments]
+    env = {"HOLDFAST_DATA_DIR": str(folder), "HOLDFAST_OLLAMA": "off", "HOLDFAST_STORE_URL": store_url}
     with process(command, SERVER_CORE, port, env) as pid:
         yield Contender("Holdfast, log on", port, pid, prefix="bench/")
 

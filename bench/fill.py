@@ -7,19 +7,25 @@ from holdfast.events import Answered, Batch, RunEnded, RunStarted, TextAdded, Tu
 from holdfast.ids import EventNumber, SessionId, make_run_id
 from holdfast.messages import AssistantMessage, Text, Usage, user_says
 from holdfast.outcomes import Completed
+from holdfast.store.port import Store
 from holdfast.store.records import RunEnding, RunRecord
 from holdfast.store.sqlite import SqliteStore
 
 
-async def fill(database: Path, runs: int, words: int = 50) -> None:
-    """So many runs of so many words each."""
+async def fill_file(database: Path, runs: int, words: int = 50) -> None:
+    """As `fill`, a file."""
     store = await SqliteStore.open(database)
-    for start in range(0, runs, 200):
-        await asyncio.gather(*(_one(store, number, words) for number in range(start, min(start + 200, runs))))
+    await fill(store, runs, words)
     await store.aclose()
 
 
-async def _one(store: SqliteStore, number: int, words: int) -> None:
+async def fill(store: Store, runs: int, words: int = 50) -> None:
+    """So many runs of so many words each."""
+    for start in range(0, runs, 200):
+        await asyncio.gather(*(_one(store, number, words) for number in range(start, min(start + 200, runs))))
+
+
+async def _one(store: Store, number: int, words: int) -> None:
     run, session = make_run_id(), SessionId(f"filled-{number % 1000}")
     asked, said = user_says("go"), AssistantMessage(parts=(Text(text=" word" * words),))
     usage = Usage(input_tokens=3, output_tokens=words)

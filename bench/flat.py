@@ -1,13 +1,14 @@
-"""Does the cost of a chunk grow with the length of the run, the number of stored runs, or readers of other runs?"""
+"""Does a chunk cost more in a long run, beside many stored runs or readers of other runs, or on another API?"""
 
 import asyncio
 import statistics
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
-from bench.contenders import Contender, holdfast
+from bench.contenders import MESSAGES, Contender, holdfast
 from bench.figures import asking, throughput
-from bench.fill import fill
+from bench.fill import fill_file
 from bench.load import get_json, open_stream
 
 
@@ -34,6 +35,9 @@ async def flatness(url: str, quick: bool) -> dict[str, float]:
             await _cost(fresh, 1000)
             # A run of 1,000 events pays for its start and end too; so the short side is many of them back to back.
             found[f"run length, 5 k to {long // 1000} k events"] = await _compare(fresh, fresh, (5000, long), 3)
+            other = replace(fresh, path=MESSAGES)
+            await _cost(other, 1000)
+            found["API, chat completions to messages"] = await _compare(fresh, other, (5000, 5000), rounds)
             await asyncio.to_thread(_fill, large / "holdfast.db", stored)
             with holdfast(url, large) as full:
                 await _cost(full, 1000)
@@ -61,4 +65,4 @@ def _events(run: str) -> bytes:
 
 def _fill(database: Path, runs: int) -> None:
     """Put finished runs into a store, as a server would have."""
-    asyncio.run(fill(database, runs))
+    asyncio.run(fill_file(database, runs))

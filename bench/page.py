@@ -1,6 +1,7 @@
 """The page in the docs: every figure of the last `make bench`, and whether the goals were met."""
 
 import platform
+import re
 from pathlib import Path
 
 HEAD = """# Performance
@@ -48,4 +49,18 @@ def write_page(rows: list[tuple[str, dict[str, str]]], goals: list[tuple[str, fl
         lines.append(f"| {name} | {value:.2f} | {limit:g} | {'yes' if met else 'no'} |")
     machine = f"{platform.machine()}, Python {platform.python_version()}, Linux {platform.release().split('-')[0]}"
     lines += ["", f"Measured on {machine}, in a virtual machine of two cores.", ""]
-    file.write_text(HEAD + "\n".join(lines))
+    file.write_text(HEAD + "\n".join(lines) + _sections(file))
+
+
+def _sections(file: Path) -> str:
+    """Whatever of the page is measured by itself, and stays as it is."""
+    whole = file.read_text() if file.exists() else ""
+    parts = re.split(r"^(?=## )", whole, flags=re.MULTILINE)[1:]
+    return "".join(f"\n{part.rstrip()}\n" for part in parts if not part.startswith("## Goals\n"))
+
+
+def write_section(file: Path, title: str, text: str) -> None:
+    """Write a part of the page that is measured by itself; everything else stays as it is."""
+    head, *parts = re.split(r"^(?=## )", file.read_text(), flags=re.MULTILINE)
+    kept = [part for part in parts if not part.startswith(f"## {title}\n")]
+    file.write_text("\n\n".join(part.rstrip() for part in (head, *kept, f"## {title}\n\n{text}")) + "\n")

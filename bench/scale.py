@@ -18,7 +18,7 @@ import uvloop
 
 from bench.contenders import OTHER_CORE, SERVER_CORE, Contender, free_port, holdfast, process
 from bench.figures import asking, quantile
-from bench.fill import fill
+from bench.fill import fill_file
 from bench.load import Stream, get_json, open_stream, read_stream
 
 PACED_SECONDS = 4
@@ -88,7 +88,7 @@ async def run(count: int, events: int, stored: int) -> bool:
         command = [sys.executable, str(Path(__file__).parent / "provider.py"), str(port)]
         stack.enter_context(process(command, OTHER_CORE, port))
         folder.joinpath("data").mkdir()
-        await fill(folder / "data" / "holdfast.db", stored)
+        await fill_file(folder / "data" / "holdfast.db", stored)
         print(f"a store of {stored:,} runs")
         server = stack.enter_context(holdfast(f"http://127.0.0.1:{port}/v1", folder / "data"))
         return await readers(server, count) & await long_run(server, events)

@@ -10,7 +10,14 @@ ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / ".clients" / "results"
 PAGE = ROOT / "docs" / "clients.md"
 BEGIN, END = "<!-- clients -->\n", "<!-- end of clients -->\n"
-SURFACES = {"chat": "chat completions", "responses": "responses", "compatible": "chat completions (openai-compatible)"}
+CLAUDE_CODE = ROOT / ".clients" / "claude-code.json"
+CLAUDE_CODE_BEGIN, CLAUDE_CODE_END = "<!-- claude code -->\n", "<!-- end of claude code -->\n"
+SURFACES = {
+    "chat": "chat completions",
+    "responses": "responses",
+    "compatible": "chat completions (openai-compatible)",
+    "messages": "messages",
+}
 
 
 def main() -> None:
@@ -28,8 +35,20 @@ def main() -> None:
     lines += [f"{number}. It {note}." for number, note in enumerate(notes, 1)]
     versions = [" with ".join(f"{name} {version}" for name, version in c["versions"].items()) for c in played]
     lines += ["", f"Versions: {'; '.join(versions)}."]
-    before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
-    PAGE.write_text(f"{before}{BEGIN}{chr(10).join(lines)}\n{END}{rest.partition(END)[2]}", encoding="utf-8")
+    _put(BEGIN, END, lines)
+    claude = json.loads(CLAUDE_CODE.read_text(encoding="utf-8"))
+    shown = [f"| {title} | {words} | {asked} |" for title, words, asked in claude["rows"]]
+    _put(
+        CLAUDE_CODE_BEGIN,
+        CLAUDE_CODE_END,
+        [f"| case | Claude Code {claude['version']} shows | model asked |", "|---|---|--:|", *shown],
+    )
+
+
+def _put(begin: str, end: str, lines: list[str]) -> None:
+    """Between two marks of the page, in place of what stood there."""
+    before, _, rest = PAGE.read_text(encoding="utf-8").partition(begin)
+    PAGE.write_text(f"{before}{begin}{chr(10).join(lines)}\n{end}{rest.partition(end)[2]}", encoding="utf-8")
 
 
 def _cell(results: list[str], notes: list[str]) -> str:

@@ -44,7 +44,9 @@ supports_websockets = {websocket}
 [mcp_servers.numbers]
 command = "{python}"
 args = ["{mcp}"]
+required = true
 """
+# `required`: else Codex begins without a server that takes a moment to start, and the model is shown nothing of it.
 MCP_SERVER: Final = ROOT / "tests" / "unit" / "tools" / "servers" / "new.py"
 FLAGS: Final = ("--json", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox")
 UNKNOWN, CUSTOM, NEWEST = "holdfast", "gpt-5.5", "openai/gpt-5.6-sol"

@@ -159,6 +159,7 @@ EVERYTHING = Options(
     metadata={"team": "a"},
     presence_penalty=0.1,
     frequency_penalty=0.2,
+    cache_lifetime="1h",
 )
 
 

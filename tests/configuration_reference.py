@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 from msgspec import inspect
 
-from holdfast.config import Settings
+from holdfast.config import AgentSettings, Settings
 from holdfast.settings.types import as_named_tables, as_table, describe, fields_of
 from holdfast.settings.variables import SHORT_NAMES, variable_names
 
@@ -19,7 +19,13 @@ ROOT = Path(__file__).parents[1]
 EXAMPLE = ROOT / "holdfast.example.toml"
 PAGE = ROOT / "docs" / "configuration.md"
 BEGIN, END = "<!-- begin: made by tests/configuration_reference.py -->", "<!-- end -->"
-NAMES = {"providers": "[providers.NAME]", "models": '[models."PROVIDER/MODEL"]', "mcp": "[mcp.NAME]"}
+NAMES = {
+    "providers": "[providers.NAME]",
+    "models": '[models."PROVIDER/MODEL"]',
+    "mcp": "[mcp.NAME]",
+    "keys": "[keys.NAME]",
+    "agents": "[agents.NAME]",
+}
 
 
 def comments() -> dict[tuple[str, str], str]:
@@ -47,7 +53,10 @@ def tables() -> Iterator[str]:
         if (fixed := as_table(kind)) is not None:
             yield from _table(f"`[{name}]`", name, fields_of(fixed), fixed(), has_variables=True)
         elif (named := as_named_tables(kind)) is not None:
-            yield from _table(f"`{NAMES[name]}`", name, fields_of(named), named(), has_variables=False)
+            # [agents.NAME] has every key of [agent] beside its own.
+            shared = fields_of(AgentSettings) if name == "agents" else {}
+            own = {key: kind for key, kind in fields_of(named).items() if key not in shared}
+            yield from _table(f"`{NAMES[name]}`", name, own, named(), has_variables=False)
 
 
 def _table(title: str, table: str, fields: Any, default: msgspec.Struct, *, has_variables: bool) -> Iterator[str]:

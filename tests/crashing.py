@@ -52,19 +52,24 @@ class Figures:
     recovery_seconds: list[float] = field(default_factory=list)
 
 
-async def crash_rounds(rounds: int, seed: int, streams: int = 3) -> Figures:
-    """Kill a server `rounds` times while it streams; raises AssertionError when a promise is broken."""
+async def crash_rounds(
+    rounds: int, seed: int, streams: int = 3, settings: str = "", lease_seconds: float = 0.0
+) -> Figures:
+    """Kill a server `rounds` times while it streams; raises AssertionError when a promise is broken.
+
+    `settings` are added to its file. Where servers share a store, what the dead one had is free when its lease is over.
+    """
     chance = random.Random(seed)
     figures = Figures()
     with tempfile.TemporaryDirectory() as folder:
         async with ScriptedProvider(lambda _: Reply(text=WORDS, delay_seconds=0.0005)) as provider:
-            config = CONFIG.format(url=provider.url)
+            config = CONFIG.format(url=provider.url) + settings
             for number in range(rounds):
                 clients = [Client9(f"crash-{number}-{place}") for place in range(streams)]
                 await asyncio.to_thread(lambda: None)
                 with running_server(Path(folder), config) as server:
                     await _stream_until_killed(server, clients, chance.uniform(0.0, 0.25))
-                await _check_after_restart(Path(folder), config, clients, figures)
+                await _check_after_restart(Path(folder), config, clients, figures, lease_seconds)
                 figures.crashes += 1
     return figures
 
@@ -108,14 +113,24 @@ async def _follow_events(http: Client, client: Client9) -> None:
         return
 
 
-async def _check_after_restart(folder: Path, config: str, clients: list[Client9], figures: Figures) -> None:
+async def _check_after_restart(
+    folder: Path, config: str, clients: list[Client9], figures: Figures, lease_seconds: float
+) -> None:
     began = time.monotonic()
     with running_server(folder, config) as server:
         figures.recovery_seconds.append(time.monotonic() - began)
         async with Client(server.base_url) as http:
             for client in clients:
                 if client.run:
+                    await _taken_up(http, client.run, lease_seconds)
                     await _check(http, client, figures)
+
+
+async def _taken_up(http: Client, run: str, lease_seconds: float) -> None:
+    """Wait until a dead server's run is closed: at once, or when its lease is over."""
+    until = time.monotonic() + lease_seconds
+    while time.monotonic() < until and (await http.get(f"/v1/runs/{run}")).json["status"] == "running":
+        await asyncio.sleep(0.02)
 
 
 async def _check(http: Client, client: Client9, figures: Figures) -> None:

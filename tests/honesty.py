@@ -15,6 +15,16 @@ TEXT = "One two three four five."
 CALL = tool_call("write_file", path="notes.txt", content="All that glitters is not gold. " * 4)
 DOCUMENT = Path(__file__).parent.parent / "docs" / "honesty.md"
 
+ANTHROPIC_KINDS = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    502: "api_error",
+    529: "overloaded_error",
+}
 Finish = Literal["stop", "length", "content_filter", "error"]
 Tries = int
 
@@ -52,6 +62,27 @@ class Case:
     def response_status(self) -> str:
         """Of a response."""
         return {"completed": "completed", "incomplete": "incomplete", "failed": "failed"}[self.outcome]
+
+    @property
+    def stop_reason(self) -> str | None:
+        """Of a message; None: an error stands in its place."""
+        if self.outcome == "completed":
+            return "end_turn"
+        return {"max_output_tokens": "max_tokens", "content_filter": "refusal"}.get(self.reason or "")
+
+    @property
+    def message_status(self) -> int:
+        """Of a plain message: half an answer is none there, and a provider that is overloaded has a number."""
+        if self.stop_reason is not None:
+            return 200
+        if (self.fault, self.n) == ("status", 529):
+            return 529
+        return self.status if self.status != 200 else 502
+
+    @property
+    def message_kind(self) -> str | None:
+        """The type of the error, in Anthropic's words."""
+        return None if self.stop_reason is not None else ANTHROPIC_KINDS[self.message_status]
 
     @property
     def description(self) -> str:
@@ -150,9 +181,10 @@ def render_document() -> str:
     for case in MATRIX:
         why = case.outcome if case.reason is None else f"{case.outcome}, {case.reason}"
         text = "all of it" if case.text == TEXT else f"“{case.text}”".replace("\n\n", " ¶ ") if case.text else "none"
+        message = f"`{case.stop_reason}`" if case.stop_reason else f"{case.message_status} `{case.message_kind}`"
         lines.append(
             f"| {case.description} | {case.tries} | `{case.finish}` | {case.status} | `{case.response_status}` "
-            f"| {why} | {f'`{case.kind}`' if case.kind else ''} | {text} |"
+            f"| {message} | {why} | {f'`{case.kind}`' if case.kind else ''} | {text} |"
         )
     return "\n".join([*lines, _IN_THE_END])
 
@@ -162,8 +194,8 @@ _ABOUT = f"""\
 
 A model's stream can break in many ways. This table says what a client of Holdfast is told about each of them. It is
 made from the test that plays every row against a real server, with a provider of each of the three wire protocols,
-streamed and plain, over chat completions, responses and runs, live and replayed; so it cannot say what the server does
-not do.
+streamed and plain, over chat completions, responses, messages and runs, live and replayed; so it cannot say what the
+server does not do.
 `python -m tests.honesty` writes it anew.
 
 The provider means to say “{TEXT}”; in the rows about tool calls it then calls `write_file`. The
@@ -174,16 +206,19 @@ server tries a failed call twice more, and only while the client has seen nothin
   once more in a frame of its own, for clients that look only there.
 - **plain**: the HTTP status of an answer that is not streamed, of chat completions and of responses.
 - **responses**: the `status` of the response, streamed or stored.
+- **messages**: the `stop_reason` of an answer of Anthropic's Messages API; or the HTTP status and `type` of the error:
+  a stream has it as an `error` event after the text, and as its own status where there was none; a plain answer has
+  the text in the error.
 - **why**: `outcome` and `reason`, in the extras, in the runs API and in the metrics.
-- **error**: the `type` of the error, wherever there is one.
+- **error**: the `type` of the error on chat completions and responses, wherever there is one.
 - **text**: what the client has, to the letter; what is saved is the same.
 
-| the provider … | tries | chat | plain | responses | why | error | text |
-|---|--:|---|--:|---|---|---|---|"""
+| the provider … | tries | chat | plain | responses | messages | why | error | text |
+|---|--:|---|--:|---|---|---|---|---|"""
 
 _IN_THE_END = """
-In no row is half a tool call carried out, in no row does a broken answer end with `stop` or `completed`, and after
-every row the connection to the provider is closed or, when the answer was whole, free for the next call.
+In no row is half a tool call carried out, in no row does a broken answer end with `stop`, `completed` or `end_turn`,
+and after every row the connection to the provider is closed or, when the answer was whole, free for the next call.
 """
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.agents.approvals import ApprovalPolicy
-from holdfast.agents.loop import Agent
+from holdfast.agents.directory import Agents
+from holdfast.agents.loop import BuiltInAgent
 from holdfast.agents.request import RunRequest
 from holdfast.clock import Clock, SystemClock
 from holdfast.config import AgentSettings, LimitSettings
@@ -157,18 +158,16 @@ async def open_world(
 ) -> AsyncIterator[World]:
     agent = agent or AgentSettings(prompt="")
     upstream, tools = ScriptedUpstream(turns), ScriptedTools()
-    supervisor = Supervisor(
-        store,
-        Agent(
-            settings=agent,
-            limits=limits or LimitSettings(),
-            policy=ApprovalPolicy(agent.approval),
-            upstream=upstream,
-            tools=tools,
-            clock=clock or SystemClock(),
-        ),
-        metrics := Metrics(),
+    clock = clock or SystemClock()
+    built_in = BuiltInAgent(
+        settings=agent,
+        limits=limits or LimitSettings(),
+        policy=ApprovalPolicy(agent.approval),
+        upstream=upstream,
+        tools=tools,
+        clock=clock,
     )
+    supervisor = Supervisor(store, Agents([built_in], clock), metrics := Metrics())
     try:
         yield World(supervisor, store, upstream, tools, metrics)
     finally:

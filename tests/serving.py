@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,9 +27,12 @@ from holdfast.chaos.provider import Responder
 from holdfast.config import AgentSettings, ProviderSettings, ServerSettings, Settings, StreamSettings, WireProtocol
 from holdfast.runs.live import LiveRun
 from holdfast.server import Server
+from holdfast.store.coordination import SharedStore
 from holdfast.store.memory import MemoryStore
 from holdfast.store.memory.shared import SharedMemory, SharedMemoryStore
+from holdfast.store.postgres import PostgresStore
 from holdfast.testing import Parts, Reply, ScriptedProvider, open_local_server
+from tests.postgres_server import shared_databases
 from tests.proxy import RoundRobin
 
 KEY = "key-of-the-tests"
@@ -193,6 +196,14 @@ class World:
         """Everything that goes on, on all servers."""
         return [live for server in self.servers for live in server.service.supervisor.registry.all]
 
+    async def saved(self) -> LiveRun:
+        """The run that goes on, once every server can know of it: its model is asked while it is being saved."""
+        async with asyncio.timeout(5):
+            while not self.live or any(live.saving is not None for live in self.live):
+                await asyncio.sleep(0.001)
+        (live,) = self.live
+        return live
+
     def find_live(self, run: str) -> LiveRun | None:
         """A run that goes on, wherever it is."""
         return next((live for live in self.live if live.request.run == run), None)
@@ -235,14 +246,16 @@ async def serving(
     environment: Mapping[str, str] | None = None,
     lends: bool = True,
     parts: Parts | None = None,
+    own: Sequence[Any] = (),
     **settings: Any,
 ) -> AsyncIterator[World]:
-    """The whole server on a loopback port, in this loop."""
+    """The whole server on a loopback port, in this loop. `own`: agents of one's own."""
     async with ScriptedProvider(script) as provider:
         made = make_settings(provider.url, protocol, **settings)
         if key is not None:
             made = msgspec.structs.replace(made, server=msgspec.structs.replace(made.server, api_key=key))
-        opened = _open_servers(made, data_dir=data_dir, environment=environment, lends=lends, parts=parts)
+        options = {"environment": environment, "lends": lends, "agents": own}
+        opened = _open_servers(made, data_dir=data_dir, parts=parts, **options)
         async with opened as (servers, url), Client(url, key) as client:
             world = World(servers[0], provider, client, url, servers=servers)
             try:
@@ -260,6 +273,8 @@ def free_port() -> int:
 
 SERVERS = int(os.environ.get("HOLDFAST_TEST_SERVERS", "1"))
 """How many servers answer, where a test does not care: with several, every request goes to the next one (R17)."""
+ON_POSTGRES = os.environ.get("HOLDFAST_TEST_STORE") == "postgres"
+"""Do those have their store on a real PostgreSQL? Else one that is in memory."""
 
 
 @asynccontextmanager
@@ -267,19 +282,34 @@ async def _open_servers(
     settings: Settings, *, parts: Parts | None, data_dir: Path | None, **options: Any
 ) -> AsyncIterator[tuple[list[Server], str]]:
     """One server; or several that share a store, behind a proxy that asks each in turn."""
-    if SERVERS == 1 or data_dir is not None or (parts is not None and parts.store is not None):
+    if (SERVERS == 1 and not ON_POSTGRES) or data_dir is not None or (parts is not None and parts.store is not None):
         async with open_local_server(settings, parts=parts, data_dir=data_dir, **options) as local:
             yield [local.server], local.url
         return
-    database = SharedMemory(lease_seconds=settings.store.lease_seconds)
     async with AsyncExitStack() as stack:
+        connect = await _open_shared(stack, settings.store.lease_seconds)
         opened = []
         for _ in range(SERVERS):
-            own = dataclasses.replace(parts or Parts(), store=SharedMemoryStore(database))
+            own = dataclasses.replace(parts or Parts(), store=await connect())
             opened.append(await stack.enter_async_context(open_local_server(settings, parts=own, **options)))
         proxy = RoundRobin([local.url for local in opened])
         url = await stack.enter_async_context(proxy.listening())
         yield [local.server for local in opened], url
+
+
+async def _open_shared(stack: AsyncExitStack, lease_seconds: float) -> Callable[[], Awaitable[SharedStore]]:
+    """A store that servers share, empty; gives what connects one of them."""
+    if ON_POSTGRES:
+        databases = shared_databases()
+        url = await databases.create()
+        stack.callback(databases.give_back, url)
+        return lambda: PostgresStore.open(url, lease_seconds=lease_seconds)
+    memory = SharedMemory(lease_seconds=lease_seconds)
+
+    async def connect() -> SharedStore:
+        return SharedMemoryStore(memory)
+
+    return connect
 
 
 class ServerProcess:
@@ -312,6 +342,10 @@ class ServerProcess:
         self._process.kill()
         self._process.wait(timeout=20)
 
+    def send(self, number: signal.Signals) -> None:
+        """A signal."""
+        self._process.send_signal(number)
+
     def terminate(self) -> int:
         """SIGTERM, and wait until it has ended in order; its exit code."""
         self._process.send_signal(signal.SIGTERM)
@@ -324,7 +358,11 @@ class ServerProcess:
 
 @contextmanager
 def running_server(
-    folder: Path, config: str = "", env: Mapping[str, str] | None = None, arguments: Iterable[str] = ()
+    folder: Path,
+    config: str = "",
+    env: Mapping[str, str] | None = None,
+    arguments: Iterable[str] = (),
+    python: Path | str = sys.executable,
 ) -> Iterator[ServerProcess]:
     """Start `holdfast serve` on a free port, with its data in `folder`; it is killed at the end if it still runs."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -332,7 +370,7 @@ def running_server(
     file.write_text(config)
     inherited = {name: os.environ[name] for name in ("PATH", "HOME", "COVERAGE_PROCESS_START") if name in os.environ}
     environment = {**inherited, "HOLDFAST_DATA_DIR": str(folder / "data"), "HOLDFAST_OLLAMA": "off", **(env or {})}
-    command = [sys.executable, "-m", "holdfast", "serve", "--port", "0", "--config", str(file), *arguments]
+    command = [str(python), "-m", "holdfast", "serve", "--port", "0", "--config", str(file), *arguments]
     with log.open("wb") as output:
         process = subprocess.Popen(command, cwd=folder, env=environment, stdout=output, stderr=subprocess.STDOUT)
     server = ServerProcess(process, log)

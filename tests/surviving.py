@@ -8,6 +8,7 @@ into a ledger on disk. Used by tests, by `make crash`, and wherever servers are 
 import asyncio
 import random
 import re
+import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -41,8 +42,13 @@ api_key = "k"
 STEP = 20
 """How far the model counts in a turn."""
 TURNS = 4
-PATIENCE_SECONDS = 120.0
-_DROPPED = re.compile(r"\n*Server stopped mid tool-call \([^)]*\): the actions? w\w+ not carried out\.")
+PATIENCE_SECONDS = 60.0
+"""So long may nothing happen to what a client waits for, whatever befalls its servers; longer, and it is stuck."""
+BROKEN = (aiohttp.ClientError, ConnectionError, TimeoutError)
+"""A connection that says no more. Its client asks again."""
+AWAY = (502, 503, 504)
+"""What a server on its way out says, and a load balancer whose server has just gone."""
+_DROPPED = re.compile(r"\n*Server stopped mid tool-call \([^)]*\): the actions? w\w+ not carried out\.\n*")
 
 
 def counting_model(request: RecordedRequest) -> Reply:
@@ -103,16 +109,17 @@ class Site:
 
     async def ask(self, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, Any]:
         """Until somebody answers who is not on the way out. Only for what may be asked twice."""
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            while True:
-                try:
-                    async with self.opened(method, path, body, **headers) as response:
-                        answer = await response.json(content_type=None)
-                        if response.status not in (502, 503, 504):
-                            return response.status, answer
-                except (aiohttp.ClientError, ConnectionError, TimeoutError, msgspec.DecodeError):
-                    pass
-                await asyncio.sleep(0.02)
+        until, last = time.monotonic() + PATIENCE_SECONDS, ""
+        while time.monotonic() < until:
+            try:
+                async with self.opened(method, path, body, **headers) as response:
+                    if response.status not in AWAY:
+                        return response.status, await response.json(content_type=None)
+                    last = f"{response.status}: {(await response.text())[:300]}"
+            except (*BROKEN, ValueError) as error:
+                last = repr(error)
+            await asyncio.sleep(0.02)
+        raise AssertionError(f"{method} {path} has had no answer for {PATIENCE_SECONDS:.0f} s; the last try: {last}")
 
 
 @dataclass
@@ -136,7 +143,9 @@ class Job:
     async def follow(self, path: str, seen: dict[int, Any], *, by_header: bool) -> AsyncIterator[dict[str, Any]]:
         """A run's events, or a response's, to the end, over any number of connections; each new one once."""
         number = "sequence_number"
+        heard_at = time.monotonic()
         while True:
+            _check_is_moving(path, seen, heard_at)
             last = max(seen, default=-1)
             # Sometimes from further back: what was read before must be read again, word for word.
             after = self.chance.choice([last, last, max(-1, last - self.chance.randrange(30))])
@@ -149,11 +158,13 @@ class Job:
             try:
                 async with self.site.opened("GET", where, **headers) as response:
                     self.connections += 1
-                    assert response.status in (200, 503), (response.status, await response.text())
+                    assert response.status in (200, *AWAY), (response.status, await response.text())
                     async for frame in _frames(response.content):
                         if "data" not in frame or frame["data"] == "[DONE]":
+                            _check_is_moving(path, seen, heard_at)
                             continue
                         event = msgspec.json.decode(frame["data"])
+                        assert "id" in frame or number in event, event
                         place = int(frame["id"]) if "id" in frame else event[number]
                         if place in seen:
                             assert seen[place] == event, (place, seen[place], event)
@@ -161,9 +172,10 @@ class Job:
                         assert place == max(seen, default=-1) + 1, (place, max(seen, default=-1))
                         seen[place] = event
                         yield event
+                        heard_at = time.monotonic()
                         if event["type"] in ENDS:
                             return
-            except (aiohttp.ClientError, ConnectionError, TimeoutError):
+            except BROKEN:
                 pass
             await asyncio.sleep(0.02)
 
@@ -174,9 +186,11 @@ class Job:
                 await response.read()
                 if response.status == 202:
                     self.acknowledged.append(text)
+                elif response.status in (502, 504):
+                    self.perhaps.append(text)
                 else:
                     assert response.status in (404, 409, 503), response.status
-        except (aiohttp.ClientError, ConnectionError, TimeoutError):
+        except BROKEN:
             self.perhaps.append(text)
 
     async def approve(self, run: str, call: str) -> None:
@@ -184,6 +198,12 @@ class Job:
         body = {"approved": True, "call_id": call}
         status, answer = await self.site.ask("POST", f"/v1/runs/{run}/approval", body)
         assert status in (200, 409), answer
+
+
+def _check_is_moving(path: str, seen: Mapping[int, Any], heard_at: float) -> None:
+    if time.monotonic() - heard_at > PATIENCE_SECONDS:
+        newest = f"event {max(seen)}, {seen[max(seen)]['type']}" if seen else "nothing at all"
+        raise AssertionError(f"{path} is stuck: nothing new in {PATIENCE_SECONDS:.0f} s after {newest}")
 
 
 ENDS = {"run.ended", "response.completed", "response.incomplete", "response.failed"}
@@ -273,7 +293,7 @@ async def judge(jobs: list[Job], site: Site, workspace: Path) -> Verdict:
         counted: list[str] = []
         is_whole = True
         for run in job.runs:
-            log = await _read_log(site, run)
+            log = await read_log(site, run)
             is_whole = _judge_log(run, log, job, verdict) and is_whole
             _judge_tools(log, set(ledger), verdict)
             counted += re.findall(r"\d+", _DROPPED.sub("", _text(log)))
@@ -285,9 +305,21 @@ async def judge(jobs: list[Job], site: Site, workspace: Path) -> Verdict:
     return verdict
 
 
-async def _read_log(site: Site, run: str) -> list[dict[str, Any]]:
-    async with site.opened("GET", f"/v1/runs/{run}/events") as response:
-        frames = [frame async for frame in _frames(response.content) if "id" in frame]
+async def read_log(site: Site, run: str) -> list[dict[str, Any]]:
+    """All events of a run that has ended; of another, what it says on one connection."""
+    until, last = time.monotonic() + PATIENCE_SECONDS, ""
+    while True:
+        assert time.monotonic() < until, f"the log of {run} cannot be read; the last try: {last}"
+        try:
+            async with site.opened("GET", f"/v1/runs/{run}/events") as response:
+                assert response.status in (200, *AWAY), (response.status, await response.text())
+                frames = [frame async for frame in _frames(response.content) if "id" in frame]
+                if response.status == 200:
+                    break
+                last = str(response.status)
+        except BROKEN as error:
+            last = repr(error)
+        await asyncio.sleep(0.02)
     assert [int(frame["id"]) for frame in frames] == list(range(len(frames)))
     return [msgspec.json.decode(frame["data"]) for frame in frames]
 
@@ -355,5 +387,5 @@ async def _judge_session(site: Site, job: Job) -> None:
     for text in job.perhaps:
         assert texts.count(text) <= 1, (job.name, text, texts)
     saved = "".join(_DROPPED.sub("", m.get("content") or "") for m in said if m["role"] == "assistant")
-    logged = "".join([_DROPPED.sub("", _text(await _read_log(site, run))) for run in job.runs])
+    logged = "".join([_DROPPED.sub("", _text(await read_log(site, run))) for run in job.runs])
     assert re.findall(r"\d+", saved) == re.findall(r"\d+", logged), job.name

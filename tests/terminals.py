@@ -1,4 +1,4 @@
-"""`holdfast` in a real pseudo-terminal, or through pipes, as a user starts it.
+"""`holdfast`, or another program, in a real pseudo-terminal, or through pipes, as a user starts it.
 
 `Terminal` is the user: types keys, reads the screen, resizes the window. What is read is what the process wrote, with
 the escape sequences taken out for comparing (`screen`) or left in (`raw`).
@@ -15,7 +15,7 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 HOLDFAST = (sys.executable, "-m", "holdfast")
@@ -146,13 +146,20 @@ class Terminal:
 
 @contextlib.contextmanager
 def opened_terminal(folder: Path, *arguments: str, **variables: str) -> Iterator[Terminal]:
-    """Start `holdfast` in a terminal of its own; it is hung up at the end if it still runs."""
+    """Start `holdfast` in a terminal of its own; it is killed at the end if it still runs."""
+    with opened_program([*HOLDFAST, *arguments], folder, make_environment(folder, **variables)) as terminal:
+        yield terminal
+
+
+@contextlib.contextmanager
+def opened_program(command: Sequence[str | Path], folder: Path, environment: Mapping[str, str]) -> Iterator[Terminal]:
+    """The same for any program."""
     master, slave = os.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
     process = subprocess.Popen(
-        [*HOLDFAST, *arguments],
+        command,
         cwd=folder,
-        env=make_environment(folder, **variables),
+        env=environment,
         stdin=slave,
         stdout=slave,
         stderr=slave,

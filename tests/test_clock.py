@@ -9,10 +9,15 @@ from tests.sources import trees
 HELD = ("agents", "runs", "store")
 """What these decide by time, and what they write down, comes from a `Clock`."""
 OWN_TIME = {
+    "holdfast.agents.caution": "a long text is looked through with others' turns in between",
     "holdfast.runs.supervisor": "a shutdown's grace is the process's, like the loop's other timers",
+    "holdfast.store.postgres.saving.committer": "how long the database takes, and is waited for",
+    "holdfast.store.postgres.connections.database": "since when the database is away",
+    "holdfast.store.postgres.coordination.link": "when the database is asked for again",
+    "holdfast.store.postgres.connections.pool": "how long the database is waited for",
     "holdfast.store.sqlite.database": "how long another process may hold the file",
-    "holdfast.store.sqlite.writer": "how long the disk takes",
-    "holdfast.store.sqlite.committer": "when the disk is to be waited for",
+    "holdfast.store.sqlite.saving.writer": "how long the disk takes",
+    "holdfast.store.sqlite.saving.committer": "when the disk is to be waited for",
 }
 READS = {"time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns", "now", "utcnow", "today"}
 SOURCES = {"time", "datetime", "date", "asyncio", "loop", "_loop", "get_running_loop", "get_event_loop"}

@@ -11,7 +11,7 @@ from pathlib import Path
 
 TESTS = Path(__file__).parent
 CONTRACT = TESTS.parent / "docs" / "contract.md"
-LETTERS = "URCPSJWT"
+LETTERS = "URCPSJWAMT"
 ID = re.compile(rf"\b[{LETTERS}]\d+(?:\.[a-z])?\b")
 OPENING = re.compile(rf"(?:[{LETTERS}]\d+(?:\.[a-z])?(?:, | and |; |/)?)+(?=[:.])")
 """`R6:` or `U8.a, U9:` at the start of a docstring."""

@@ -10,6 +10,7 @@ from tests.sources import trees
 
 VOCABULARY = {
     "ids",
+    "owners",
     "errors",
     "messages",
     "outcomes",
@@ -22,7 +23,8 @@ VOCABULARY = {
     "aside",
     "config",
     "settings",
-    "__init__",
+    "guests",
+    "version",
 }
 LOWEST = {"vocabulary"}
 PARTS = {"upstream", "store", "tools"}
@@ -37,27 +39,35 @@ MAY_IMPORT = {
     "runs": LOWEST | PARTS | {"agents"},
     "web": LOWEST,
     "api": LOWEST | PARTS | {"agents", "runs"},
+    "assembly": LOWEST | PARTS | {"agents", "runs"},
     # The composition root is the one module that knows everyone.
-    "server": SERVED | {"chaos"},
+    "server": SERVED | {"chaos", "assembly"},
     "serving": LOWEST | {"api"},
     "client": LOWEST,
-    "cli": SERVED | {"chaos", "server", "serving", "client"},
-    "testing": SERVED | {"chaos", "server", "serving", "client"},
+    # The same server, inside a program; it reads the environment where the command does.
+    "embedding": SERVED | {"assembly", "server", "cli"},
+    # The public names, which are loaded when they are used.
+    "__init__": SERVED | {"embedding"},
+    "cli": SERVED | {"chaos", "assembly", "server", "serving", "client"},
+    "testing": SERVED | {"chaos", "assembly", "server", "embedding", "serving", "client"},
     "__main__": {"cli"},
 }
 PORTS = {
     "holdfast.upstream.port",
+    "holdfast.store.accounts",
     "holdfast.store.coordination",
+    "holdfast.store.owned",
     "holdfast.store.port",
     "holdfast.store.records",
     "holdfast.tools.port",
 }
 """Runs and agents know the ports of what they use, and never a concrete class."""
-ENDPOINTS = {"chat_completions", "responses", "conversations", "runs", "sessions", "about"}
+ENDPOINTS = {"chat_completions", "responses", "messages", "conversations", "runs", "sessions", "keys", "about"}
 MAY_SHARE = {("runs", "chat_completions")}
 """The runs API takes what chat completions take."""
-LOADS_BY_NAME = {"holdfast.cli.main"}
-"""`holdfast --help` must not load the server; nothing else may load our modules late."""
+LOADS_BY_NAME = {"holdfast", "holdfast.cli.main", "holdfast.guests.loading", "holdfast.agents.frameworks"}
+"""`holdfast --help` must not load the server, nor must `import holdfast`; the third loads the user's own modules; the
+adapter of a framework is loaded where an agent of it is served. Nothing else may load our modules late."""
 
 
 def layer_of(module: str) -> str:

@@ -8,6 +8,8 @@ import pytest
 from tests.sources import trees
 
 OWNERS: dict[str, tuple[str, ...]] = {
+    "holdfast.agents.frameworks.langgraph": ("the callback in a tool's thread, which awaits it",),
+    "holdfast.agents.own.asking": ("`Asking._asking`, which `aclose` cancels and awaits",),
     "holdfast.api.responses.socket": ("who begins the run: shielded, and awaited if the client leaves meanwhile",),
     "holdfast.api.streams.disconnect": ("the block of `until_left`, which cancels and awaits it",),
     "holdfast.api.streams.pushed": ("its stream: `lost` cancels it, and it ends with what there is to catch up with",),
@@ -19,6 +21,7 @@ OWNERS: dict[str, tuple[str, ...]] = {
         "`RunFollower._question`, which `_close_question` cancels and awaits",
         "the command itself: `_with_signals` awaits it",
     ),
+    "holdfast.guests.running": ("`Guest.run`, which awaits it, and when it is left ends it and awaits that",),
     "holdfast.runs.execute": ("its run: `LiveRun.task`, which `Supervisor.drain` interrupts and awaits",),
     "holdfast.runs.replicas.membership": (
         "`Membership._renewing`, which `aclose` cancels and awaits",
@@ -26,15 +29,22 @@ OWNERS: dict[str, tuple[str, ...]] = {
     ),
     "holdfast.runs.replicas.tasks": ("`Tasks`, whose owner's `aclose` cancels and awaits them",),
     "holdfast.runs.start": ("its run: `LiveRun.saving`, awaited by who begins it, and by `Supervisor.drain`",),
-    "holdfast.runs.take_up": ("`TakeUp._task`, which `aclose` cancels and awaits",),
+    "holdfast.runs.restart.take_up": ("`TakeUp._task`, which `aclose` cancels and awaits",),
+    "holdfast.runs.team.keyring": ("`Keyring._task`, which `aclose` cancels and awaits",),
     "holdfast.runs.sweep": ("`Sweeper._task`, which `aclose` cancels and awaits",),
     "holdfast.serving.lending": ("uvicorn's own set of requests, which its shutdown awaits",),
     "holdfast.serving.run": (
         "the server of `serve_beside`, which awaits it",
         "waiting for it to be ready: `serve_beside` cancels and awaits it",
     ),
+    "holdfast.store.postgres.saving.committer": ("`GroupCommitter._task`, which `aclose` ends and awaits",),
+    "holdfast.store.postgres.coordination.link": ("`ServerLink._task`, which `aclose` cancels and awaits",),
+    "holdfast.store.postgres.connections.pool": ("`ConnectionPool._changes`, which `aclose` awaits",),
     "holdfast.store.retention": ("`_task`, which `aclose` cancels and awaits",),
     "holdfast.testing.upstream": ("the generator `stream`, which cancels and awaits it",),
+    "holdfast.tools.terminal.tools": (
+        "`_start`, which shields it, awaits it when cancelled, and ends what it started",
+    ),
     "holdfast.tools.mcp.server": ("`McpServer._owner`, which `aclose` cancels and awaits",),
 }
 """Tasks that no TaskGroup has, by module, one entry for each: who ends them, and waits until they have ended."""

@@ -2,10 +2,12 @@
 
 HoldfastError
   ConfigError             a setting is wrong; names it
+    UntrustedError        settings that were only found need to be looked at first (S16)
   ListenError             the server's address cannot be listened on
   RequestError            a client asked for something it cannot have; knows its HTTP answer
     NotFoundError         there is no such run, session, response …
     LimitReachedError     a limit of the server is reached; says when to try again
+    StoreFullError        the store has no room for it (S18)
     SessionBusyError      the session has a run, and the client asked to be turned away (R11)
     HandedOverError       the run goes on at the server's next start, or on another one (R16)
     KeyConflictError      an idempotency key came with another body (C15)
@@ -17,9 +19,13 @@ HoldfastError
     StreamingUnsupportedError  the provider cannot stream this model (U10)
   StoreError              the store's side failed
     StoreUnavailableError it cannot be read or written now: full, locked, broken
-    FencedError           others have this server's runs, because it was away for too long (R17)
+      FencedError         others have this server's runs, because it was away for too long (R17)
     LogConflictError      somebody has already written there: a run is ended only once (R6)
   ToolError               a tool could not do what it was asked; the message is for the model
+  IncompleteError         an agent of one's own has an answer that is not whole (`holdfast.Incomplete`)
+  GuestError              an agent or a tool of one's own did what cannot be served; the words are ours, and are told
+    BlockedError          it held up the event loop
+  RunOverError            an agent of one's own says something to a run that is over
   ClientError             a Holdfast server, seen from its client, did not do what it was asked
     ServerUnreachableError  it cannot be connected to, or the connection was lost
     ServerRefusedError    it answered, and the answer is no
@@ -35,7 +41,9 @@ class HoldfastError(Exception):
     """Base of all errors below."""
 
     def __init__(self, message: str = "") -> None:
-        self.message = message or (type(self).__doc__ or "").strip().split("\n", maxsplit=1)[0]
+        # Tools and agents of one's own raise these with whatever they have at hand: an exception, a template's text.
+        said = str(message).encode("utf-8", "replace").decode()
+        self.message = said or (type(self).__doc__ or "").strip().split("\n", maxsplit=1)[0]
         super().__init__(self.message)
 
 
@@ -43,6 +51,10 @@ class ConfigError(HoldfastError):
     """A setting is wrong."""
 
     exit_code: ClassVar[int] = 2
+
+
+class UntrustedError(ConfigError):
+    """Settings that were found here are not trusted."""
 
 
 class ListenError(HoldfastError):
@@ -81,10 +93,17 @@ class LimitReachedError(RequestError):
     code = "rate_limit_exceeded"
     type = "rate_limit_error"
 
-    def __init__(self, message: str = "", *, limit: str, retry_after_seconds: int = 1) -> None:
-        super().__init__(message)
+    def __init__(self, message: str = "", *, limit: str, retry_after_seconds: int = 1, code: str | None = None) -> None:
+        super().__init__(message, code=code)
         self.limit = limit
         self.retry_after_seconds = retry_after_seconds
+
+
+class StoreFullError(RequestError):
+    """The store is full."""
+
+    status = 507
+    code = "store_full"
 
 
 class SessionBusyError(RequestError):
@@ -170,7 +189,7 @@ class StoreUnavailableError(StoreError):
     """The store cannot be read or written now."""
 
 
-class FencedError(StoreError):
+class FencedError(StoreUnavailableError):
     """This server was away for too long, and others have its runs."""
 
 
@@ -180,6 +199,31 @@ class LogConflictError(StoreError):
 
 class ToolError(HoldfastError):
     """The tool could not do it."""
+
+
+class IncompleteError(HoldfastError):
+    """The answer is not whole: raised by an agent of one's own, which says why (R2)."""
+
+    REASONS: ClassVar = ("max_output_tokens", "content_filter", "max_turns", "max_tool_calls", "stream_interrupted")
+
+    def __init__(self, reason: str = "stream_interrupted", message: str = "") -> None:
+        if reason not in self.REASONS:
+            raise GuestError(f"An answer can be incomplete for one of these reasons: {', '.join(self.REASONS)}.")
+        super().__init__(message or f"The answer is not whole: {reason}.")
+        self.reason = reason
+        self.told = self.message if message else ""
+
+
+class GuestError(HoldfastError):
+    """An agent or a tool of one's own did what cannot be served. Its words are ours: they hold no secret."""
+
+
+class BlockedError(GuestError):
+    """It held up the server for too long."""
+
+
+class RunOverError(HoldfastError):
+    """The run is over, and nothing more can be said in it."""
 
 
 class ClientError(HoldfastError):

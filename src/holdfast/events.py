@@ -10,11 +10,8 @@ from typing import Any, Literal
 import msgspec
 
 from holdfast.ids import CallId, EventNumber, RunId, SessionId
-from holdfast.messages import Finish, Metadata, Usage, UserMessage, Value
+from holdfast.messages import Executed, Finish, Metadata, Usage, UserMessage, Value
 from holdfast.outcomes import Outcome
-
-Executed = Literal["yes", "no", "unknown"]
-
 
 # From a model's stream.
 
@@ -87,6 +84,8 @@ class Answered(Value, frozen=True, kw_only=True, tag="upstream.answered"):
     finish: Finish
     model: str
     """Which model answered, as `provider/model` where the provider is known."""
+    stop_sequence: str | None = None
+    """The one of the caller's sequences that ended it, where the provider says which."""
     usage: Usage = Usage()
 
 
@@ -156,6 +155,8 @@ class ToolStarted(Value, frozen=True, kw_only=True, tag="tool.started"):
     arguments: str
     label: str
     """A few words for a person: `read_file README.md`."""
+    repeatable: bool = False
+    """It only reads, and may be carried out again if its server is gone meanwhile (R15)."""
 
 
 class ToolFinished(Value, frozen=True, kw_only=True, tag="tool.finished", omit_defaults=False):
@@ -178,6 +179,8 @@ class ApprovalAsked(Value, frozen=True, kw_only=True, tag="approval.asked"):
     arguments: str
     seconds: float
     """How long it waits before it denies itself."""
+    reason: str = ""
+    """S17: why it is asked although the policy would let it pass."""
 
 
 ApprovedBy = Literal["client", "nobody", "timeout", "stop"]
@@ -198,6 +201,20 @@ class Steered(Value, frozen=True, kw_only=True, tag="message.added"):
     message: UserMessage
     command: str = ""
     """R17: what asked for it, where it came from another server: it is said once, whoever has the run."""
+
+
+class RunDelegated(Value, frozen=True, kw_only=True, tag="run.delegated"):
+    """A6: a tool is another agent, and this is its run."""
+
+    call_id: CallId
+    run: RunId
+    agent: str
+
+
+class UsageAdded(Value, frozen=True, kw_only=True, tag="usage.added"):
+    """A3: an agent of one's own says what it has used; a model says so where its turn ends (`Answered`)."""
+
+    usage: Usage
 
 
 class Warned(Value, frozen=True, kw_only=True, tag="run.warned"):
@@ -247,6 +264,8 @@ Event = (
     | ApprovalAsked
     | ApprovalAnswered
     | Steered
+    | RunDelegated
+    | UsageAdded
     | Warned
     | RunHandedOver
     | RunResumed

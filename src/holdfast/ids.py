@@ -1,7 +1,7 @@
 """Names of things: runs, sessions, tool calls, and the ids clients see for them.
 
-A run has one id; the id of a chat completion and of a response are the same id in other clothes, so that
-every surface can find the run without a table. Vocabulary: imports nothing of ours.
+A run has one id; the ids of a chat completion, a response and a message are the same id in other clothes, so that every
+surface can find the run without a table. Vocabulary: imports nothing of ours.
 """
 
 import hashlib
@@ -45,6 +45,11 @@ def derive_session_id(system: str, first_user_text: str) -> SessionId:
 def chat_completion_id(run: RunId) -> str:
     """The id of a run as a chat completion."""
     return "chatcmpl-" + run.removeprefix("run_")
+
+
+def message_id(run: RunId) -> str:
+    """The id of a run as a message of the Messages API."""
+    return "msg_" + run.removeprefix("run_")
 
 
 def response_id(run: RunId) -> str:

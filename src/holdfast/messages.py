@@ -104,6 +104,9 @@ class AssistantMessage(Value, frozen=True, kw_only=True, tag="assistant"):
         return tuple(part for part in self.parts if isinstance(part, ToolCall))
 
 
+Executed = Literal["yes", "no", "unknown"]
+
+
 class ToolMessage(Value, frozen=True, kw_only=True, tag="tool"):
     """What came of a tool call."""
 
@@ -114,6 +117,8 @@ class ToolMessage(Value, frozen=True, kw_only=True, tag="tool"):
     failed: bool = False
     by_server: bool = False
     """The server carried the call out, or refused to; else the result is the client's."""
+    executed: Executed = "yes"
+    """Was it carried out? `unknown`: its server was gone, or it was interrupted."""
 
 
 Message = SystemMessage | UserMessage | AssistantMessage | ToolMessage
@@ -141,6 +146,12 @@ class ToolSpec(Value, frozen=True, kw_only=True):
     strict: bool | None = None
     repeatable: bool = False
     """R15: carried out twice it does no more than once, so that it may be run again after a crash."""
+    approval: Literal["auto", "ask", "deny"] = "auto"
+    """R12: what the tool itself wants; the settings may be stricter, or name it and decide."""
+    seconds: float | None = None
+    """How long it may take; None: as long as any."""
+    reads: bool = False
+    """S17: may what it answers have been in a file, though its name does not say so?"""
 
 
 class Usage(Value, frozen=True, kw_only=True):
@@ -149,7 +160,9 @@ class Usage(Value, frozen=True, kw_only=True):
     input_tokens: int = 0
     output_tokens: int = 0
     cached_tokens: int = 0
-    """Part of input_tokens."""
+    """Part of input_tokens: read from the provider's cache."""
+    cache_write_tokens: int = 0
+    """Part of input_tokens: written to it, where the provider says so."""
     reasoning_tokens: int = 0
     """Part of output_tokens."""
 
@@ -163,6 +176,7 @@ class Usage(Value, frozen=True, kw_only=True):
             input_tokens=self.input_tokens + other.input_tokens,
             output_tokens=self.output_tokens + other.output_tokens,
             cached_tokens=self.cached_tokens + other.cached_tokens,
+            cache_write_tokens=self.cache_write_tokens + other.cache_write_tokens,
             reasoning_tokens=self.reasoning_tokens + other.reasoning_tokens,
         )
 

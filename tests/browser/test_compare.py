@@ -231,7 +231,7 @@ async def test_every_pane_begins_with_the_same_context_and_one_becomes_the_chat(
         await it.finished()
         address = it.page.url
         await it.page.get_by_role("link", name="Go on from here with several models").click()
-        await it.ask("Who am I?")
+        await ask_both(it, "Who am I?")
         await it.provider.received(3)
         await expect(it.page.get_by_role("button", name="Go on with pane 2 as a chat")).to_be_visible()
         first, second = list(it.provider.requests)[1:]

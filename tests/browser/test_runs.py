@@ -8,6 +8,7 @@ from playwright.async_api import Browser, expect
 
 from holdfast.testing import Fault, Reply, tool_call
 from tests.browser.browsing import browsing
+from tests.postgres_server import postgres_server
 from tests.serving import Client
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
@@ -80,3 +81,31 @@ async def test_a_run_that_does_not_exist_is_said_not_to(tmp_path: Path, browser:
     """An honest empty page."""
     async with browsing(tmp_path, browser, [], place="#/runs/run_nothing") as it:
         await expect(it.page.get_by_role("alert")).to_contain_text("There is no run run_nothing.")
+
+
+async def test_an_agent_that_another_asks_has_a_run_that_is_a_click_away(tmp_path: Path, browser: Browser) -> None:
+    """A6.b: from the tool's card to the run of the agent that was asked, and from there back to who asked."""
+    agents = '[agents.lead]\ntools = ["agent:writer"]\n[agents.writer]\ntools = []'
+    script = [Reply(calls=(tool_call("writer", input="a poem"),)), Reply(text="Roses are red."), Reply(text="Voilà.")]
+    async with browsing(tmp_path, browser, script, agent=agents) as it:
+        async with Client(it.server.base_url) as client:
+            run = (await client.post("/v1/runs", {"input": "A poem!", "model": "lead", "stream": True})).data[0]["run"]
+        await it.page.goto(f"{it.server.base_url}/#/runs/{run}")
+        await it.page.get_by_role("link", name="The run of writer").click()
+        await expect(it.answers).to_contain_text("Roses are red.")
+        await it.page.get_by_role("link", name="Another run").click()
+        await expect(it.answers).to_contain_text("Voilà.")
+        assert it.complaints == []
+
+
+async def test_a_run_says_which_of_several_servers_has_it(tmp_path: Path, browser: Browser) -> None:
+    """T5.b, R17.a: where a store is shared, that is among a run's facts; elsewhere there is nothing to say."""
+    with postgres_server() as database:
+        shared = f'[store]\nurl = "{database.url()}"'
+        async with browsing(tmp_path, browser, [Reply(text="Here.")], server=shared) as it:
+            await it.ask("Who has it?")
+            await it.finished()
+            async with Client(it.server.base_url) as client:
+                name = (await client.get("/health/detailed")).json["replica"]
+            await it.page.get_by_role("link", name="Open this run").click()
+            await expect(it.page.locator(".facts")).to_contain_text(f"Server{name}")

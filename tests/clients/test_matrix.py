@@ -1,4 +1,4 @@
-"""Real clients, unchanged, with the agent's own tools on: what their users see is what happened (C, P, U13).
+"""Real clients, unchanged, with the agent's own tools on: what their users see is what happened (C, P, M, U13).
 
 Every client plays every case on every API that it speaks, streamed and plain. `make clients` runs all of them, each in
 an environment of its own, and makes the table of docs/clients.md from what they saw; `make test` those at hand.
@@ -28,7 +28,7 @@ READ = tool_call("read_file", path="notes.txt")
 WEATHER = tool_call("get_weather", city="Oslo")
 PIXEL = "iVBORw0KGgo"
 VERDICT = {"verdict": "good"}
-CUT_SHORT = {"length", "max_output_tokens", "incomplete"}
+CUT_SHORT = {"length", "max_output_tokens", "incomplete", "max_tokens"}
 """A client's word for an answer that reached its limit."""
 
 Check = Callable[[World, dict[str, Any]], None]
@@ -194,7 +194,7 @@ async def _is_closed(request: RecordedRequest, seconds: float) -> bool:
 async def test_a_client_shows_what_happened(
     world: World, drivers: Drivers, kind: ClientKind, surface: Surface, name: str, stream: bool
 ) -> None:
-    """C5.a, C6.a, C11.a, C18.a, P2.a, P3.a, U13.a: nothing is lost, run twice, or called what it is not."""
+    """C5.a, C6.a, C11.a, C18.a, P2.a, P3.a, M6.a, U13.a: nothing is lost, run twice, or called what it is not."""
     case, driver = CASES[name], await drivers.get(kind)
     world.says(*case.replies)
     seen = await driver.play(name, surface, stream)
@@ -209,7 +209,7 @@ async def test_a_client_shows_what_happened(
             case.check(world, seen)
             assert len(world.asked) == case.asked and has_left
     assert name != "cut_call" or seen["executed"] == [], "half a call is carried out by nobody, odd or not"
-    if (name, surface) == ("next_turn", "responses") and kind.keeps_items:
+    if name == "next_turn" and surface in ("responses", "messages") and kind.keeps_items:
         found = json.dumps(world.asked[-1].body["messages"]).count("Feed the cat.")
         assert found == 1, "what the server's tool found is known in the next turn"
     driver.cells[surface].setdefault(name, []).append(odd.note if odd else "yes")

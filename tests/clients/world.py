@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
+import anthropic
 import openai
 import pytest
 
@@ -24,7 +25,7 @@ CONFIG = """
 model = "scripted/m-1"
 [server]
 api_key = "{key}"
-keepalive_seconds = 0.2
+keepalive_seconds = {keepalive_seconds}
 [agent]
 prompt = ""
 tools = ["files"]
@@ -56,7 +57,7 @@ class World:
     provider: ScriptedProvider
     folder: Path
     script: deque[Reply] = field(default_factory=deque)
-    sdks: list[openai.AsyncOpenAI] = field(default_factory=list)
+    sdks: list[openai.AsyncOpenAI | anthropic.AsyncAnthropic] = field(default_factory=list)
 
     @property
     def url(self) -> str:
@@ -75,8 +76,17 @@ class World:
     def openai(self, **options: Any) -> openai.AsyncOpenAI:
         """The official SDK; it tries once unless told otherwise."""
         settings: dict[str, Any] = {"base_url": self.url, "api_key": KEY, "max_retries": 0, "timeout": 20, **options}
-        self.sdks.append(openai.AsyncOpenAI(**settings))
-        return self.sdks[-1]
+        sdk = openai.AsyncOpenAI(**settings)
+        self.sdks.append(sdk)
+        return sdk
+
+    def anthropic(self, **options: Any) -> anthropic.AsyncAnthropic:
+        """The official SDK of Anthropic's; it tries once unless told otherwise."""
+        url = self.server.base_url
+        settings: dict[str, Any] = {"base_url": url, "api_key": KEY, "max_retries": 0, "timeout": 20, **options}
+        sdk = anthropic.AsyncAnthropic(**settings)
+        self.sdks.append(sdk)
+        return sdk
 
     async def run(self, name: str) -> dict[str, Any]:
         """A run as the server tells it, once it has ended."""
@@ -97,15 +107,18 @@ class World:
         self.sdks.clear()
 
 
-def make_config(provider: ScriptedProvider, folder: Path, retries: int = 0) -> str:
+def make_config(provider: ScriptedProvider, folder: Path, retries: int = 0, keepalive_seconds: float = 0.2) -> str:
     """The settings file of a server whose model follows a script."""
     workspace = folder / "workspace"
     workspace.mkdir(parents=True, exist_ok=True)
-    return CONFIG.format(key=KEY, url=provider.url, workspace=workspace, retries=retries)
+    settings = {"retries": retries, "keepalive_seconds": keepalive_seconds}
+    return CONFIG.format(key=KEY, url=provider.url, workspace=workspace, **settings)
 
 
 @asynccontextmanager
-async def running_world(folder: Path, retries: int = 0, arguments: Iterable[str] = ()) -> AsyncIterator[World]:
+async def running_world(
+    folder: Path, retries: int = 0, arguments: Iterable[str] = (), keepalive_seconds: float = 0.2
+) -> AsyncIterator[World]:
     """The server and its model, until the block is left; `arguments` are those of `holdfast serve`."""
     script: deque[Reply] = deque()
 
@@ -113,7 +126,8 @@ async def running_world(folder: Path, retries: int = 0, arguments: Iterable[str]
         return script.popleft() if script else Reply(fault=Fault("status", 418))
 
     async with ScriptedProvider(respond) as provider:
-        with running_server(folder, make_config(provider, folder, retries), arguments=arguments) as server:
+        config = make_config(provider, folder, retries, keepalive_seconds)
+        with running_server(folder, config, arguments=arguments) as server:
             yield World(server, provider, folder, script)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.config import AgentSettings, Settings
 from holdfast.errors import StoreUnavailableError
-from holdfast.events import Answered, ApprovalAnswered, Batch, Event, Steered, TextAdded
+from holdfast.events import Answered, ApprovalAnswered, Batch, Event, Steered, TextAdded, ToolStarted
 from holdfast.ids import RunId
 from holdfast.store.memory import MemoryStore
 from holdfast.store.port import Committed
@@ -172,6 +172,17 @@ async def test_an_approval_that_cannot_be_saved_is_refused_and_the_tool_is_not_r
             while (found := (await client.get(f"/v1/runs/{run}")).json)["ended_at"] is None:
                 await asyncio.sleep(0.005)
         assert (found["outcome"], found["reason"]) == ("failed", "internal")
+        assert tools.done == []
+
+
+async def test_a_tool_whose_beginning_cannot_be_saved_is_not_run() -> None:
+    """R8.c, R6.b: after a crash nobody would know that it had been."""
+    settings = Settings(model="scripted", agent=AgentSettings(prompt="", tools=()))
+    upstream, tools = ScriptedUpstream([asks_for(("echo", "{}")), says("done")]), ScriptedTools()
+    parts = {"store": PickyStore(ToolStarted), "upstream": upstream, "tools": [tools]}
+    async with serving_parts(settings=settings, **parts) as client:
+        answer = await client.chat("go")
+        assert (answer.status, answer.error["code"]) == (500, "internal_error")
         assert tools.done == []
 
 

@@ -12,7 +12,7 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from holdfast.api.chat_completions.encode import ChatEncoder
 from holdfast.api.chat_completions.finish import ending_of
 from holdfast.api.dialects import DIALECTS
-from holdfast.config import AgentSettings, ServerSettings, Settings
+from holdfast.config import AgentSettings, ModelSettings, ServerSettings, Settings
 from holdfast.errors import StoreUnavailableError
 from holdfast.events import (
     Answered,
@@ -811,6 +811,7 @@ async def test_a_named_session_brings_its_stored_history(how: str) -> None:
     assert sent == [("user", "I am Ann."), ("assistant", "Hi, Ann."), ("user", "Who am I?")]
 
 
+@pytest.mark.several_servers
 async def test_two_requests_on_one_named_session_do_not_interleave() -> None:
     """C13.b, R11.a, R11.c: the second waits until the first is saved, and then knows it."""
     script = [Reply(text="One.", hold_after=0), Reply(text="Two.")]
@@ -871,6 +872,7 @@ def _warnings(answer: Answer) -> list[str]:
     return said
 
 
+@pytest.mark.several_servers
 async def test_the_session_key_scopes_memory_and_is_echoed(tmp_path: Path) -> None:
     """C14.a: apart from the transcript: what one session remembers another of the same key recalls."""
     agent = AgentSettings(prompt="", tools=("memory",))
@@ -920,6 +922,7 @@ async def test_session_headers_must_be_of_good_form() -> None:
 # C15: idempotency
 
 
+@pytest.mark.several_servers
 async def test_the_second_request_with_the_same_key_gets_the_first_answer_and_runs_nothing() -> None:
     """C15.a, C15.b: same key, same body, concurrent and after: one run."""
     async with serving([Reply(text="Once.", hold_after=0)]) as world:
@@ -936,6 +939,7 @@ async def test_the_second_request_with_the_same_key_gets_the_first_answer_and_ru
     assert sorted(map(str, replayed)) == ["None"] + ["true"] * 5
 
 
+@pytest.mark.several_servers
 async def test_a_repeated_stream_is_replayed_from_its_start() -> None:
     """C15.a, C15.b: the same bytes, while it runs and after it has ended."""
     async with serving([Reply(text="Once upon a time.", hold_after=2)]) as world:
@@ -963,6 +967,7 @@ async def test_a_key_is_known_after_a_restart(tmp_path: Path) -> None:
     assert [answer.body for answer in first] == [answer.body for answer in second]
 
 
+@pytest.mark.several_servers
 async def test_another_body_under_the_same_key_is_a_conflict() -> None:
     """C15.c: 409, and SDKs are told not to try again."""
     async with serving([Reply(text="Once.")]) as world:
@@ -990,6 +995,7 @@ async def test_the_order_of_a_bodys_keys_does_not_make_it_another_body() -> None
     assert first.body == second.body
 
 
+@pytest.mark.several_servers
 async def test_a_waiter_that_leaves_does_not_cancel_the_work_for_the_others() -> None:
     """C15.d: the first client leaves, the second gets the whole answer."""
     async with serving([Reply(text="Once upon a time.", hold_after=1)]) as world:
@@ -1010,14 +1016,16 @@ async def test_a_waiter_that_leaves_does_not_cancel_the_work_for_the_others() ->
     assert (second.result().text, second.result().finish) == ("Once upon a time.", "stop")
 
 
+@pytest.mark.several_servers
 async def test_an_sdks_own_retry_attaches_to_the_run_that_is_still_going() -> None:
     """C15.e: `x-stainless-retry-count` over 0 and the same body, without any key."""
     async with serving([Reply(text="Once.", hold_after=0), Reply(text="Twice.")]) as world:
         async with asyncio.TaskGroup() as tasks:
             first = tasks.create_task(world.client.chat())
-            request = await world.provider.received()
+            request, live = await world.provider.received(), await world.saved()
             retry = tasks.create_task(world.client.chat(headers={"X_Stainless_Retry_Count": "1"}))
-            await asyncio.sleep(0.1)
+            while live.readers < 2:
+                await asyncio.sleep(0.005)
             request.release()
         assert len(world.provider.requests) == 1
         later = await world.client.chat(headers={"X_Stainless_Retry_Count": "1"})
@@ -1039,6 +1047,7 @@ WAITED_FOR: list[tuple[bool, dict[str, str], dict[str, Any], Any]] = [
 ]
 
 
+@pytest.mark.several_servers
 @pytest.mark.parametrize(("stream", "headers", "body", "waits"), WAITED_FOR)
 async def test_a_client_that_will_come_back_by_itself_is_waited_for(
     stream: bool, headers: dict[str, str], body: dict[str, Any], waits: Any
@@ -1047,7 +1056,7 @@ async def test_a_client_that_will_come_back_by_itself_is_waited_for(
     async with serving([Reply(text="One two.", hold_after=1)]) as world:
         task = asyncio.get_running_loop().create_task(world.client.chat(stream=stream, headers=headers, **body))
         request = await world.provider.received()
-        [live] = world.live
+        live = await world.saved()
         assert live.request.on_disconnect == waits
         task.cancel()
         await asyncio.wait([task])
@@ -1084,6 +1093,17 @@ async def test_an_unknown_model_is_served_by_the_agent_and_the_answer_names_who_
         assert (await world.client.chat(model="holdfast")).status == 200
         assert (await world.client.chat(model="scripted/m-9")).json["model"] == "scripted/m-9"
         assert len(await runs_of(world)) == 2
+
+
+async def test_no_other_model_answers_for_one_whose_provider_lacks_something() -> None:
+    """C16.b: a provider of the settings without its key: the error says what to set, streamed and plain."""
+    async with serving(models={"openai/gpt-5": ModelSettings()}, environment={}) as world:
+        plain = await world.client.chat(model="openai/gpt-5")
+        streamed = await world.client.chat(model="openai/gpt-5", stream=True)
+        assert not world.provider.requests
+    assert (plain.status, streamed.finish) == (404, "error")
+    assert "OPENAI_API_KEY" in plain.error["message"]
+    assert streamed.data[-2]["error"]["message"] == plain.error["message"]
 
 
 async def test_a_fallback_that_answers_is_named() -> None:
@@ -1153,7 +1173,7 @@ async def test_what_happens_when_the_client_leaves_is_the_clients_choice(
         body = asking(stream=stream, **({} if policy is None else {"on_disconnect": policy}))
         task = asyncio.get_running_loop().create_task(world.client.post(CHAT, body))
         request = await world.provider.received()
-        [live] = world.live
+        live = await world.saved()
         run = live.request.run
         task.cancel()
         await asyncio.wait([task])
@@ -1273,7 +1293,7 @@ async def test_a_run_that_is_stopped_tells_its_readers_what_they_have() -> None:
             async with serving([Reply(text="One two.", hold_after=hold)]) as world, asyncio.TaskGroup() as tasks:
                 asked = tasks.create_task(world.client.chat(stream=stream))
                 await world.provider.received()
-                [live] = world.live
+                live = await world.saved()
                 while hold == 1 and not live.recorder.transcript.text:
                     await asyncio.sleep(0.005)
                 await world.client.post(f"/v1/runs/{live.request.run}/stop")

@@ -52,6 +52,19 @@ async def test_a_call_whose_id_was_used_in_an_earlier_turn_still_reaches_the_cli
         assert call["id"] != "call_0"
 
 
+async def test_a_result_goes_on_with_the_conversation_whose_call_it_answers() -> None:
+    """C11.a: two that began alike share a session, and their calls may have the same id; neither sees the other's."""
+    calls = [ScriptedCall(name="pick", arguments=f'{{"from": "{who}"}}', id="call_0") for who in ("mine", "yours")]
+    replies = [Reply(text=f"From {call.arguments}.", calls=(call,)) for call in calls]
+    async with serving([*replies, Reply(text="Done.")]) as world:
+        mine, yours = [(await world.client.chat("Go", tools=[PICK])).json["choices"][0]["message"] for _ in range(2)]
+        assert mine["tool_calls"][0]["id"] == yours["tool_calls"][0]["id"]
+        result = {"role": "tool", "tool_call_id": "call_0", "content": "red"}
+        asked = {"messages": [{"role": "user", "content": "Go"}, mine, result], "tools": [PICK]}
+        await world.client.post(CHAT, asked)
+        assert shown(world.provider.requests[-1])[1] == ("assistant", mine["content"])
+
+
 def asked_to_pick(**fields: Any) -> dict[str, Any]:
     """The client's copy of a conversation in which its tool was called, and the tool's result."""
     call = {"id": "c1", "type": "function", "function": {"name": "pick", "arguments": "{}"}}

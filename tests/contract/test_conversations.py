@@ -15,6 +15,8 @@ from holdfast.testing import Reply, tool_call
 from tests.responses_world import RESPONSES
 from tests.serving import World, serving
 
+pytestmark = pytest.mark.several_servers
+
 CONVERSATIONS = "/v1/conversations"
 SEALED = "&include=reasoning.encrypted_content"
 

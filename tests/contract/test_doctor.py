@@ -31,6 +31,8 @@ class Said:
 async def doctor(place: Path, config: str | None = None, *flags: str, **environment: str) -> Said:
     if config is not None:
         (place / "holdfast.toml").write_text(config, encoding="utf-8")
+        # Named, and so trusted: what becomes of settings that are only found is in tests/process/test_trust.py.
+        environment = {"HOLDFAST_CONFIG": "holdfast.toml", **environment}
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
@@ -133,9 +135,14 @@ async def test_a_missing_key_is_told_with_the_variable_to_set(tmp_path: Path) ->
 
 @pytest.mark.parametrize(
     "config",
-    ['model = "demo"\nfallbacks = ["openai/x"]', 'model = "demo"\n[models."demo"]\nfallbacks = ["openai/x"]'],
+    [
+        'model = "demo"\nfallbacks = ["openai/x"]',
+        'model = "demo"\n[models."demo"]\nfallbacks = ["openai/x"]',
+        'model = "demo"\n[agents.research]\nmodel = "openai/x"',
+        'model = "demo"\n[agents.research]\nfallbacks = ["openai/x"]',
+    ],
 )
-async def test_a_provider_that_only_a_fallback_needs_is_looked_at_too(tmp_path: Path, config: str) -> None:
+async def test_a_provider_that_a_fallback_or_another_agent_needs_is_looked_at_too(tmp_path: Path, config: str) -> None:
     """T2.b: what would fail when it is needed is told before."""
     said = await doctor(tmp_path, config, "--json")
     assert (said.code, said.check("provider openai")["state"]) == (1, "problem")
@@ -179,6 +186,22 @@ async def test_a_workspace_and_mcp_servers_that_are_not_there_are_told(tmp_path:
     assert said.check("workspace")["fix"].startswith(f"mkdir -p {tmp_path}/nowhere")
     check = said.check("mcp files")
     assert (check["state"], "mcp.files.command" in check["fix"]) == ("problem", True)
+
+
+async def test_what_each_agent_works_in_is_looked_at(tmp_path: Path) -> None:
+    """T2.b, S15.h: the workspace and the sandbox of an agent that has its own; nothing is said twice."""
+    config = 'model = "acme/x"\n[providers.acme]\nbase_url = "http://127.0.0.1:9/v1"\n[agents.research]\n'
+    config += f'[agents.same]\nworkspace = "{tmp_path}"\n[agents.mine]\nuse = "my_app:agent"\nworkspace = "nowhere"\n'
+    config += '[agents.builder]\ntools = ["terminal"]\nsandbox = "off"\nworkspace = "elsewhere"\n'
+    said = await doctor(tmp_path, config, "--json")
+    states = {check["name"]: check["state"] for check in json.loads(said.output)["checks"]}
+    assert {name: state for name, state in states.items() if name.startswith(("workspace", "sandbox"))} == {
+        "workspace": "ok",
+        "workspace builder": "problem",
+        "sandbox": "ok",
+        "sandbox builder": "warning",
+    }
+    assert said.check("sandbox builder")["text"].startswith("NONE: ")
 
 
 async def test_an_mcp_server_that_works_is_told_with_its_tools_and_let_go(tmp_path: Path) -> None:

@@ -28,8 +28,9 @@ from holdfast.outcomes import Cancelled, Completed, Failed, Incomplete, Requires
 from holdfast.runs.log.reading import FOLD_EVENTS, read_transcript
 from holdfast.runs.log.tail import TAIL_EVENTS
 from holdfast.runs.log.transcript import Transcript
-from holdfast.runs.recovery import recover
+from holdfast.runs.restart.recovery import recover
 from holdfast.runs.sweep import SWEEP_SECONDS
+from holdfast.store.accounts import Allowance
 from holdfast.store.memory import MemoryStore
 from holdfast.store.port import Store
 from holdfast.store.records import IdempotencyKey, Reserved, RunEnding, RunRecord
@@ -88,9 +89,11 @@ class SlowStore(MemoryStore):
         super().__init__()
         self.goes_on = asyncio.Event()
 
-    async def create_run(self, record: RunRecord, key: IdempotencyKey | None = None) -> Reserved | None:
+    async def create_run(
+        self, record: RunRecord, key: IdempotencyKey | None = None, allowance: Allowance | None = None
+    ) -> Reserved | None:
         await self.goes_on.wait()
-        return await super().create_run(record, key)
+        return await super().create_run(record, key, allowance)
 
 
 @pytest.mark.parametrize("grace_seconds", [0.0, 5.0])
@@ -241,7 +244,7 @@ async def test_a_restart_closes_every_call_that_was_not_handed_over(store: Store
     """R8.b, P2.b: the client's too, which nobody told it to carry out."""
     transcript, answered = await recovered(store, CALLS)
     assert transcript.outcome == Incomplete(reason="server_restart")
-    assert {result.executed for result in transcript.results.values()} == {"no"}
+    assert {result.executed for result in transcript.calls.results.values()} == {"no"}
     assert sorted(answered) == ["ours", "theirs"]
 
 
@@ -262,7 +265,7 @@ async def test_a_restart_keeps_what_a_run_had_used(store: Store) -> None:
     kept = await store.get_run(record.id)
     assert kept is not None
     assert kept.usage == Usage(input_tokens=7, output_tokens=5)
-    assert (await read_transcript(store, record.id)).usage == kept.usage
+    assert (await read_transcript(store, record.id)).spending.usage == kept.usage
 
 
 async def test_what_is_to_be_kept_by_nobody_is_there_until_its_slowest_reader_has_it(store: Store) -> None:

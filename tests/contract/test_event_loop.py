@@ -10,13 +10,14 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from holdfast.api.chat_messages import MAX_MESSAGES, MAX_TOOLS
+from holdfast.config import AgentSettings
 from holdfast.ids import RunId, SessionId
-from holdfast.testing import Reply
+from holdfast.testing import Reply, tool_call
 from holdfast.tools.files.tools import FileTools
 from holdfast.tools.port import ToolContext
 from holdfast.tools.web.tools import WebTools
 from tests.loop_watch import HELD_UP_SECONDS, watching_the_loop
-from tests.serving import CHAT, serving
+from tests.serving import CHAT, asking, serving
 
 pytestmark = pytest.mark.one_server
 
@@ -124,7 +125,7 @@ async def test_many_calls_in_a_row_do_not_hold_up_the_loop() -> None:
     assert watch.longest < HELD_UP_SECONDS
 
 
-RESPONSES, RUNS, CONVERSATIONS = "/v1/responses", "/v1/runs", "/v1/conversations"
+RESPONSES, RUNS, CONVERSATIONS, MESSAGES = "/v1/responses", "/v1/runs", "/v1/conversations", "/v1/messages"
 SAID = {"role": "user", "content": "Hello there"}
 HALF = MAX_MESSAGES // 2
 TALK = [*([SAID, {"role": "assistant", "content": "Hello."}] * (HALF - 1)), SAID]
@@ -143,6 +144,15 @@ CALLS = [
 RESULTS = [{"role": "tool", "tool_call_id": f"c{number}", "content": "done"} for number in range(HALF)]
 FUNCTION = {"description": "Does it.", "parameters": {"type": "object", "properties": {"a": {"type": "string"}}}}
 NAMED = [{"name": f"f{number}", **FUNCTION} for number in range(MAX_TOOLS)]
+USED = [
+    message
+    for number in range(HALF)
+    for message in (
+        {"role": "assistant", "content": [{"type": "tool_use", "id": f"c{number}", "name": "f", "input": {}}]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": f"c{number}", "content": "done"}]},
+    )
+]
+MESSAGE_TOOLS = [{"name": f"f{number}", "input_schema": FUNCTION["parameters"]} for number in range(MAX_TOOLS)]
 CHAT_TOOLS = [{"type": "function", "function": function} for function in NAMED]
 MANY: dict[str, tuple[str, dict[str, Any]]] = {
     "messages of a chat": (CHAT, {"messages": TALK}),
@@ -169,7 +179,14 @@ MANY: dict[str, tuple[str, dict[str, Any]]] = {
     "tools": (RESPONSES, {"input": "x", "tools": [{"type": "function", **function} for function in NAMED]}),
     "messages of a run": (RUNS, {"messages": TALK, "stream": True}),
     "history of a run": (RUNS, {"input": "x", "conversation_history": TALK, "stream": True}),
+    "history of a response": (RESPONSES, {"input": "x", "conversation_history": TALK}),
     "items that begin a conversation": (CONVERSATIONS, {"items": CALLED}),
+    "messages": (MESSAGES, {"max_tokens": 9, "messages": TALK}),
+    "messages in a session": (MESSAGES, {"max_tokens": 9, "messages": TALK, "session_id": "s"}),
+    "tools used and their results": (MESSAGES, {"max_tokens": 9, "messages": [SAID, *USED[:-2], SAID]}),
+    "blocks of a message": (MESSAGES, {"max_tokens": 9, "messages": [{"role": "user", "content": PARTS}]}),
+    "tools of a message": (MESSAGES, {"max_tokens": 9, "messages": [SAID], "tools": MESSAGE_TOOLS}),
+    "messages to count": (f"{MESSAGES}/count_tokens", {"messages": TALK, "tools": MESSAGE_TOOLS}),
     "items to compact": (f"{RESPONSES}/compact", {"model": "m", "input": TALK}),
 }
 
@@ -211,6 +228,12 @@ TOO_MANY: dict[str, tuple[str, str, dict[str, Any], int]] = {
         {"input": "x", "conversation_history": [SAID] * 50_000},
         MAX_MESSAGES,
     ),
+    "history of a response": (
+        RESPONSES,
+        "conversation_history",
+        {"input": "x", "conversation_history": [SAID] * 50_000},
+        MAX_MESSAGES,
+    ),
     "items of a conversation": (CONVERSATIONS, "items", {"items": [SAID] * 50_000}, MAX_MESSAGES),
 }
 
@@ -227,6 +250,24 @@ async def test_more_than_a_request_may_have_is_refused_by_name(name: str) -> Non
     assert watch.longest < HELD_UP_SECONDS
 
 
+@pytest.mark.parametrize(
+    ("field", "fields", "limit"),
+    [
+        ("messages", {"messages": [SAID] * 50_000}, MAX_MESSAGES),
+        ("tools", {"messages": [SAID], "tools": MESSAGE_TOOLS * 2}, MAX_TOOLS),
+    ],
+)
+async def test_more_than_a_message_may_have_is_refused_by_name(field: str, fields: dict[str, Any], limit: int) -> None:
+    """S7.g, M3.a: in the words of that API."""
+    body = msgspec.json.encode({"max_tokens": 9, **fields})
+    async with serving() as world, watching_the_loop() as watch:
+        answer = await world.client.raw("POST", MESSAGES, body)
+    assert (answer.status, answer.json["error"]["type"]) == (400, "invalid_request_error")
+    told = answer.json["error"]["message"]
+    assert told.startswith(f"{field} has ") and f"{limit:,} at most" in told
+    assert watch.longest < HELD_UP_SECONDS
+
+
 async def test_a_socket_does_not_hold_up_the_loop_either() -> None:
     """S7.g: the same turn, the same bound."""
     async with serving([Reply(text="Hi")]) as world, world.client.session.ws_connect(RESPONSES) as connection:
@@ -237,4 +278,24 @@ async def test_a_socket_does_not_hold_up_the_loop_either() -> None:
                 while (event := await connection.receive_json(timeout=20))["type"] != ending:
                     assert event["type"].startswith("response.")
         assert event["error"]["code"] == "too_many_items"
+    assert watch.longest < HELD_UP_SECONDS
+
+
+@pytest.mark.parametrize(
+    "text",
+    [" ".join(f"h{number}.example.org" for number in range(50_000)), "a." * 1_500_000],
+    ids=["many hosts", "dots"],
+)
+async def test_who_was_named_is_found_out_without_holding_up_the_loop(text: str, tmp_path: Path) -> None:
+    """S7.g, S17.b: once a file was read the conversation is looked through for the hosts that the user has named."""
+    (tmp_path / "notes.txt").write_text("notes")
+    calls = [tool_call("read_file", path="notes.txt"), *[tool_call("fetch_url", url="http://stranger.invalid/")] * 2]
+    settings = AgentSettings(prompt="", tools=("files", "web"), workspace=str(tmp_path), caution="deny")
+    script = [*(Reply(calls=(call,)) for call in calls), Reply(text="Done.")]
+    async with serving(script, agent=settings) as world, watching_the_loop() as watch:
+        answer = await world.client.raw("POST", CHAT, asking(text))
+        assert answer.text == "Done."
+        messages = world.provider.requests[-1].body["messages"]
+        results = [message["content"] for message in messages if message["role"] == "tool"]
+    assert ["not allowed by the server's policy" in result for result in results] == [False, True, True]
     assert watch.longest < HELD_UP_SECONDS

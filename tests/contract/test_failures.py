@@ -251,7 +251,7 @@ async def test_a_stopped_run_is_told_as_an_error_in_both_forms() -> None:
     async with serving([Reply(text="One.", hold_after=-1)]) as world, asyncio.TaskGroup() as tasks:
         asked = tasks.create_task(world.client.chat(stream=True))
         await world.provider.received()
-        [live] = world.live
+        live = await world.saved()
         await world.client.post(f"/v1/runs/{live.request.run}/stop")
         error = streamed_error(await asked)
     assert (error["code"], error["holdfast"]["reason"]) == ("agent_incomplete", "user")
@@ -265,7 +265,7 @@ async def test_a_plain_request_whose_run_is_stopped_is_told_so(surface: str, sta
     async with serving([Reply(text="One.", hold_after=-1)]) as world, asyncio.TaskGroup() as tasks:
         asked = tasks.create_task(ask(world, surface))
         await world.provider.received()
-        [live] = world.live
+        live = await world.saved()
         await world.client.post(f"/v1/runs/{live.request.run}/stop")
         answer = await asked
     assert answer.status == status

@@ -237,6 +237,57 @@ async def test_a_run_follows_what_it_says_it_follows() -> None:
         assert heard(world) == [*asked, ("assistant", "Hi."), *asked]
 
 
+async def test_a_response_follows_the_history_that_was_sent_along() -> None:
+    """W1.g, P5.a: in place of what is stored, kept with the response, and so carried on by whoever continues it."""
+    past = [
+        {"role": "system", "content": "Be kind."},
+        {"role": "user", "content": "I am Ann."},
+        {"role": "assistant", "content": "Hello, Ann."},
+    ]
+    sent = [(message["role"], message["content"]) for message in past]
+    system, *said = sent
+    async with serving([Reply(text="Hi.")] * 9, server=HERMES) as world:
+
+        async def respond(text: str, **fields: Any) -> str:
+            answer = await world.client.post("/v1/responses", {"input": text, **fields})
+            assert answer.status == 200, answer.body
+            response: str = answer.json["id"]
+            return response
+
+        first = await respond("I am Bob.", conversation="c", session_id="s", instructions="Be brief.")
+        second = await respond("Who am I?", conversation_history=past, previous_response_id=first)
+        assert heard(world) == [system, *said, ("user", "Who am I?")]
+        await respond("And now?", previous_response_id=second)
+        turn = [("user", "Who am I?"), ("assistant", "Hi.")]
+        assert heard(world) == [system, *said, *turn, ("user", "And now?")]
+        await respond("Who am I?", conversation_history=past[1:], conversation="c")
+        assert heard(world) == [*said, ("user", "Who am I?")]
+        await respond("And now?", conversation="c")
+        assert heard(world) == [*said, *turn, ("user", "And now?")]
+        await respond("Who am I?", conversation_history=past[1:], session_id="s")
+        assert heard(world) == [*said, ("user", "Who am I?")]
+        call = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+        asked = {"role": "assistant", "content": None, "tool_calls": [call]}
+        result = {"type": "function_call_output", "call_id": "c1", "output": "A door."}
+        answer = await world.client.post("/v1/responses", {"input": [result], "conversation_history": [past[1], asked]})
+        assert answer.status == 200, answer.body
+        assert heard(world)[-1] == ("tool", "A door.")
+
+
+async def test_items_of_a_response_may_be_bare() -> None:
+    """W1.g: a string is what the user says, and so is content without a role; elsewhere it is refused."""
+    bare = {"input": ["I am Ann.", {"content": "Who am I?"}]}
+    async with serving([Reply(text="Hi.")], server=HERMES) as world:
+        assert (await world.client.post("/v1/responses", bare)).status == 200
+        assert heard(world) == [("user", "I am Ann."), ("user", "Who am I?")]
+        answer = await world.client.post("/v1/responses", {"input": ["I am Ann.", " "]})
+        assert (answer.status, answer.error["param"]) == (400, "input[1].content")
+    async with serving() as world:
+        answer = await world.client.post("/v1/responses", bare)
+        assert (answer.status, answer.error["param"]) == (400, "input[0]")
+
+
+@pytest.mark.parametrize("path", ["/v1/runs", "/v1/responses"])
 @pytest.mark.parametrize(
     ("body", "code", "param"),
     [
@@ -247,10 +298,10 @@ async def test_a_run_follows_what_it_says_it_follows() -> None:
         ({"previous_response_id": "resp_nowhere"}, 404, "previous_response_id"),
     ],
 )
-async def test_a_past_that_makes_no_sense_is_refused(body: dict[str, Any], code: int, param: str) -> None:
+async def test_a_past_that_makes_no_sense_is_refused(body: dict[str, Any], code: int, param: str, path: str) -> None:
     """W1.g: by name, and nothing is run."""
     async with serving(server=HERMES) as world:
-        answer = await world.client.post("/v1/runs", {"input": "Hi", **body})
+        answer = await world.client.post(path, {"input": "Hi", **body})
         assert (answer.status, answer.error["param"]) == (code, param)
         assert (await world.client.get("/v1/runs")).json["data"] == []
 

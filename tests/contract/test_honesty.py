@@ -14,6 +14,7 @@ from holdfast.config import WireProtocol
 from holdfast.testing import FaultName, Reply, ScriptedProvider
 from holdfast.upstream.transport.response import PARTING_SECONDS
 from tests.honesty import CASES, DOCUMENT, MATRIX, TEXT, Case, render_document
+from tests.messages_world import MESSAGES, events_of, fold, text_of
 from tests.serving import CHAT, Answer, Client, running_server
 
 PROVIDERS: dict[str, WireProtocol] = {
@@ -21,7 +22,7 @@ PROVIDERS: dict[str, WireProtocol] = {
     "responses": "responses",
     "messages": "anthropic_messages",
 }
-ANSWERS = tuple((surface, stream) for surface in ("chat", "responses") for stream in (True, False))
+ANSWERS = tuple((surface, stream) for surface in ("chat", "responses", "messages") for stream in (True, False))
 WAYS = (*ANSWERS, ("runs", True))
 CONFIG = """
 model = "chat/none"
@@ -111,15 +112,16 @@ async def _ask(
 ) -> tuple[Answer, Answer, float, Any]:
     _, provider, surface, stream = row
     body: dict[str, Any] = {"model": f"{provider}/{_model(row)}", "stream": stream}
-    path = {"chat": CHAT, "responses": "/v1/responses", "runs": "/v1/runs"}[surface]
-    asked = {"messages": [{"role": "user", "content": "Go on."}]} if surface == "chat" else {"input": "Go on."}
+    path = {"chat": CHAT, "responses": "/v1/responses", "messages": MESSAGES, "runs": "/v1/runs"}[surface]
+    said = [{"role": "user", "content": "Go on."}]
+    asked: dict[str, Any] = {"messages": said} if surface in ("chat", "messages") else {"input": "Go on."}
     key = {"Idempotency_Key": f"{provider}/{_model(row)}"}
     async with gate:
         answer = await client.post(path, {**body, **asked}, **key)
         answered_at = time.monotonic()
         name = answer.headers["X-Holdfast-Run-Id"]
         run = await client.get(f"/v1/runs/{name}")
-        if surface == "chat" or not stream:
+        if surface in ("chat", "messages") or not stream:
             again = await client.post(path, {**body, **asked}, **key)
         elif surface == "responses":
             again = await client.get(f"/v1/responses/{answer.data[0]['response']['id']}?stream=true")
@@ -203,6 +205,43 @@ def test_a_plain_response_tells_every_fault_as_it_is(matrix: Matrix, provider: s
 
 
 @each
+def test_a_streamed_message_tells_every_fault_as_it_is(matrix: Matrix, provider: str) -> None:
+    """M7, M3.c, M3.d, M3.e, M3.g: `end_turn` for whole answers alone; an error event, with its type, after the text."""
+    rows = []
+    for case in MATRIX:
+        answer = matrix.played[case.name, provider, "messages", True].answer
+        if case.stop_reason is None and not case.text:
+            # Nothing had been said: its status could still say it.
+            rows.append(
+                (case, _refused_message(answer), (case.message_status, None, case.message_kind, "", *_why(case)))
+            )
+            continue
+        message, error = fold(events_of(answer))
+        extras = (error or message).get("holdfast", {"outcome": "completed", "reason": None})
+        kind = error["type"] if error is not None else None
+        said = message["stop_reason"], kind, text_of(message), extras["outcome"], extras["reason"]
+        rows.append((case, said, (case.stop_reason, case.message_kind, case.text, case.outcome, case.reason)))
+    assert not differences(rows)
+
+
+@each
+def test_a_plain_message_tells_every_fault_as_it_is(matrix: Matrix, provider: str) -> None:
+    """M7, M3.c, M3.d, M3.f, M3.g: the same as streamed; an error has the status of its kind, and the text so far."""
+    rows = []
+    for case in MATRIX:
+        answer = matrix.played[case.name, provider, "messages", False].answer
+        whole = {"outcome": "completed", "reason": None}
+        said = _refused_message(answer)
+        if answer.status == 200:
+            extras = answer.json.get("holdfast", whole)
+            said = 200, answer.json["stop_reason"], None, text_of(answer.json), extras["outcome"], extras["reason"]
+        marked = None if case.outcome == "completed" else "false"
+        right = case.message_status, case.stop_reason, case.message_kind, case.text, *_why(case), marked
+        rows.append((case, (*said, answer.headers.get("X-Holdfast-Completed")), right))
+    assert not differences(rows)
+
+
+@each
 def test_a_runs_events_tell_every_fault_as_it_is(matrix: Matrix, provider: str) -> None:
     """R1.b, R2.b: the log's own words: outcome, reason, and the text bit by bit."""
     rows = []
@@ -223,9 +262,29 @@ def test_what_is_asked_for_again_says_the_same(matrix: Matrix, provider: str) ->
     for case in MATRIX:
         for way in WAYS:
             played = matrix.played[case.name, provider, *way]
-            said = (*way, played.again.status, played.again.data or played.again.json)
-            rows.append((case, said, (*way, played.answer.status, played.answer.data or played.answer.json)))
+            said = (*way, played.again.status, _repeated(played.again))
+            rows.append((case, said, (*way, played.answer.status, _repeated(played.answer))))
     assert not differences(rows)
+
+
+def _why(case: Case) -> Said:
+    return case.outcome, case.reason
+
+
+def _refused_message(answer: Answer) -> Said:
+    """An HTTP error in Anthropic's shape; what is none says nothing."""
+    error = answer.json.get("error") if answer.status != 200 else None
+    if error is None:
+        return ()
+    extras = error["holdfast"]
+    return answer.status, None, error["type"], extras["partial_text"], extras["outcome"], extras["reason"]
+
+
+def _repeated(answer: Answer) -> Any:
+    """What an answer says, but for what belongs to the request: its own id, and pings, which are due by the clock."""
+    if answer.data:
+        return [data for data in answer.data if data == "[DONE]" or data.get("type") != "ping" or len(data) > 1]
+    return {key: value for key, value in answer.json.items() if key != "request_id"}
 
 
 def _said_by_response(response: dict[str, Any]) -> Said:

@@ -716,6 +716,7 @@ async def test_a_stream_whose_log_cannot_be_read_further_ends_as_a_failure() -> 
 # Kept, deleted, evicted.
 
 
+@pytest.mark.several_servers
 async def test_a_response_is_kept_until_it_is_deleted() -> None:
     """P4.a, P4.b, C17.b: GET returns it, also when it was streamed; after DELETE it is 404."""
     async with serving([Reply(text="Kept."), Reply(text="Kept.")]) as world:
@@ -759,6 +760,7 @@ async def test_what_is_not_stored_waits_for_nobody() -> None:
         assert text_of(await first) == "One two"
 
 
+@pytest.mark.several_servers
 @pytest.mark.parametrize("lane", ["replace", "reject"])
 async def test_a_conversation_that_is_busy_is_taken_over_or_left_alone(lane: str) -> None:
     """R11.b, R11.c: as the request says; instructions are carried on from the response that goes on."""
@@ -809,6 +811,7 @@ async def test_the_least_recently_used_responses_are_evicted_with_their_conversa
 # Continuing.
 
 
+@pytest.mark.several_servers
 async def test_a_chain_passes_on_the_whole_transcript_once(tmp_path: Path) -> None:
     """P2.a, P5.a: tool calls and results included, same session, instructions carried forward unless given."""
     script = [READ_NOTES, Reply(text="Feed it."), Reply(text="Done."), Reply(text="Ahoy.")]
@@ -868,6 +871,7 @@ async def test_two_continuations_of_one_response_do_not_see_each_other() -> None
         assert [text for _, text in said(world)] == ["root", "0.", "right", "2.", "more"]
 
 
+@pytest.mark.several_servers
 async def test_an_unknown_previous_response_is_404_and_one_in_progress_409() -> None:
     """P5.b: and nothing is run."""
     async with serving([Reply(text="One two", hold_after=1)]) as world:
@@ -918,6 +922,7 @@ async def test_a_client_that_keeps_the_history_itself_loses_nothing_the_provider
         assert by_client == by_server
 
 
+@pytest.mark.several_servers
 async def test_a_conversation_goes_on_by_name_and_knows_no_other() -> None:
     """P6.a, P6.b, P6.c: a name or an object with an id; isolated from others."""
     async with serving([Reply(text=f"{number}.") for number in range(4)]) as world:
@@ -934,6 +939,7 @@ async def test_a_conversation_goes_on_by_name_and_knows_no_other() -> None:
         assert answer.status == 400 and answer.error["message"].startswith("Cannot use both")
 
 
+@pytest.mark.several_servers
 async def test_two_responses_of_one_conversation_wait_for_each_other() -> None:
     """P6.a, R11.a: the second sees the first's answer, although it was asked before there was one."""
     async with serving([Reply(text="One two", hold_after=1), Reply(text="Three.")]) as world:
@@ -965,6 +971,7 @@ async def test_a_result_may_come_while_its_conversation_is_going_on() -> None:
         assert text_of(await answering) == "Cold."
 
 
+@pytest.mark.several_servers
 async def test_responses_that_come_at_the_same_moment_are_one_conversation() -> None:
     """P6.a, R11.a: five at once, into a name that is new; the last sees all the others."""
     async with serving([Reply(text=f"{number}.") for number in range(5)]) as world:
@@ -1067,6 +1074,7 @@ async def test_a_stream_whose_client_leaves_is_stored_incomplete_and_can_be_cont
         assert said(world) == [("user", "Count"), ("assistant", told), ("user", "Go on.")]
 
 
+@pytest.mark.several_servers
 async def test_a_plain_request_whose_client_leaves_ends_too() -> None:
     """R3.a, R3.c, C18.a: before the first byte as well."""
     async with serving([Reply(text="One two", hold_after=-1)]) as world:
@@ -1093,6 +1101,7 @@ async def test_a_response_may_outlive_its_client() -> None:
         assert text_of(await until(world, name, "completed")) == "One two three"
 
 
+@pytest.mark.several_servers
 async def test_the_background_answers_at_once_and_is_polled() -> None:
     """P9.a, C17.b: queued or in progress, then completed, with nobody connected."""
     async with serving([Reply(text="One two three", hold_after=1)]) as world:
@@ -1121,6 +1130,7 @@ async def test_the_background_answers_at_once_and_is_polled() -> None:
     ],
     ids=str,
 )
+@pytest.mark.several_servers
 async def test_whoever_can_be_asked_about_a_call_is(how: dict[str, Any], is_asked: bool, tmp_path: Path) -> None:
     """R12.c: about a stream, a detached run and a background response; a plain one that dies with its client is not."""
     agent = AgentSettings(prompt="", tools=("files",), workspace=str(tmp_path), approval="ask")
@@ -1129,7 +1139,7 @@ async def test_whoever_can_be_asked_about_a_call_is(how: dict[str, Any], is_aske
         sending = asyncio.ensure_future(world.client.post(RESPONSES, {"input": "Write", **how}))
         await world.provider.received()
         if is_asked:
-            run = world.live[0].request.run
+            run = (await world.saved()).request.run
             async with asyncio.timeout(5):
                 while not (await world.client.get(f"/v1/runs/{run}")).json["approvals"]:
                     await asyncio.sleep(0.01)
@@ -1141,6 +1151,7 @@ async def test_whoever_can_be_asked_about_a_call_is(how: dict[str, Any], is_aske
     assert (tmp_path / "a.txt").exists() is is_asked
 
 
+@pytest.mark.several_servers
 async def test_a_background_stream_is_resumed_where_it_was_lost() -> None:
     """P9.c: replay and live together give every event once."""
     async with serving([Reply(text="One two three four", hold_after=2)]) as world:
@@ -1169,6 +1180,7 @@ async def test_a_background_stream_is_resumed_where_it_was_lost() -> None:
         assert (wrong.status, wrong.error["param"]) == (400, "starting_after")
 
 
+@pytest.mark.several_servers
 async def test_cancel_stops_the_background_and_keeps_what_there_is() -> None:
     """P9.b, C18.a: cancelled on request; a second cancel changes nothing."""
     async with serving([Reply(text="One two three", hold_after=2)]) as world:
@@ -1204,6 +1216,7 @@ async def test_a_stream_that_is_cancelled_says_so_to_whoever_reads_it() -> None:
         assert text_of(await get(world, name)) == "One two"
 
 
+@pytest.mark.several_servers
 async def test_a_response_that_was_cancelled_can_be_continued_from() -> None:
     """P8: GET shows what had come, and the next turn's model reads it."""
     async with serving([Reply(text="One two three", hold_after=2), Reply(text="Three.")]) as world:
@@ -1218,6 +1231,7 @@ async def test_a_response_that_was_cancelled_can_be_continued_from() -> None:
         assert said(world) == [("user", "Count"), ("assistant", told), ("user", "Go on.")]
 
 
+@pytest.mark.several_servers
 async def test_deleting_a_response_that_goes_on_stops_it() -> None:
     """P4.b: what nobody can fetch any more is not paid for."""
     async with serving([Reply(text="One two three", hold_after=1)]) as world:
@@ -1269,6 +1283,7 @@ async def test_responses_outlive_the_server(tmp_path: Path) -> None:
 # What was asked, and the same request twice.
 
 
+@pytest.mark.several_servers
 async def test_input_items_are_listed_in_pages() -> None:
     """P10.a: newest first by default; after, limit and order."""
     items = [
@@ -1320,6 +1335,7 @@ async def test_the_same_request_twice_is_one_response() -> None:
         assert len(world.provider.requests) == 1
 
 
+@pytest.mark.several_servers
 async def test_a_streamed_request_that_is_repeated_attaches_and_replays() -> None:
     """C15.a, C15.b: the second reader gets every event, from the first."""
     async with serving([Reply(text="One two three", hold_after=1)]) as world:
@@ -1356,3 +1372,16 @@ async def test_tools_that_openai_hosts_are_left_out_and_the_client_is_told() -> 
         assert answer.json["status"] == "completed"
         assert "tool_search, web_search" in answer.headers["x-holdfast-warning"]
         assert [tool["function"]["name"] for tool in world.provider.requests[0].body["tools"]] == ["own"]
+
+
+async def test_a_response_that_waits_for_its_turn_says_so_until_it_has_it() -> None:
+    """P9.a, R11.a: in the background, behind another of its session."""
+    async with serving([Reply(text=("One", " two"), hold_after=1), Reply(text="Three")]) as world:
+        body = {"input": "Go", "background": True, "session_id": "s"}
+        first, second = [(await world.client.post("/v1/responses", body)).json["id"] for _ in range(2)]
+        seen = [(await world.client.get(f"/v1/responses/{name}")).json["status"] for name in (first, second)]
+        assert seen == ["in_progress", "queued"]
+        await world.client.post(f"/v1/responses/{first}/cancel")
+        async with asyncio.timeout(5):
+            while (await world.client.get(f"/v1/responses/{second}")).json["status"] != "completed":
+                await asyncio.sleep(0.005)

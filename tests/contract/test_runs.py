@@ -31,7 +31,7 @@ from holdfast.ids import BEFORE_FIRST, CallId, EventNumber, NodeId, RunId
 from holdfast.messages import AssistantMessage, Text, ToolCall, ToolMessage, ToolSpec, UserMessage, user_says
 from holdfast.outcomes import Cancelled, Completed, Failed, Incomplete, RequiresAction
 from holdfast.runs.log.tail import TAIL_EVENTS
-from holdfast.runs.recovery import recover
+from holdfast.runs.restart.recovery import recover
 from holdfast.store.memory import MemoryStore
 from holdfast.store.port import Store
 from holdfast.store.records import PREVIEW_CHARACTERS, RunRecord, StoredMessage

@@ -17,6 +17,8 @@ from holdfast.store.retention import apply_retention
 from holdfast.testing import Fault, HurriedClock, Reply, ScriptedCall, tool_call
 from tests.serving import CHAT, Answer, Client, World, asking, serving
 
+pytestmark = pytest.mark.several_servers
+
 SLOW = Reply(text=("one ", "two ", "three"), hold_after=2)
 
 

@@ -11,6 +11,8 @@ from typing import Any
 from urllib.parse import quote
 
 import aiohttp
+import anthropic
+import openai
 import pytest
 from openai.types import Model
 from starlette.requests import Request
@@ -19,10 +21,10 @@ from starlette.routing import Route
 
 from holdfast.api.app import ROUTES, make_app
 from holdfast.api.chat_completions.encode import ChatEncoder
-from holdfast.api.middleware import keys
 from holdfast.api.routing import ApiRoute
 from holdfast.config import AgentSettings, LimitSettings, McpSettings, ModelSettings, ProviderSettings, ServerSettings
 from holdfast.errors import StoreUnavailableError
+from holdfast.runs.team import keyring
 from holdfast.serving.on_uvicorn import listening
 from holdfast.store.memory import MemoryStore
 from holdfast.testing import Fault, Reply, ScriptedUpstream, tool_call
@@ -132,6 +134,7 @@ async def test_the_detailed_health_counts_what_runs_and_what_waits_and_says_when
         await asyncio.gather(first, second, draining)
 
 
+@pytest.mark.one_server
 async def test_models_lists_the_agent_first_and_then_what_is_configured() -> None:
     """S2: the agent first, `root` its own name, `owned_by`, what is behind it, then the configured models."""
     providers = {"local": ProviderSettings(base_url="http://127.0.0.1:9/v1", models=("small", "large"))}
@@ -229,12 +232,17 @@ async def test_everything_but_health_and_the_page_needs_the_key() -> None:
 def test_the_key_is_compared_in_constant_time() -> None:
     """S4.b: nothing is done with it but `hmac.compare_digest`, and asking whether there is one."""
     found: list[str] = []
-    tree = ast.parse(Path(keys.__file__).read_text(encoding="utf-8"))
+    tree = ast.parse(Path(keyring.__file__).read_text(encoding="utf-8"))
     above = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
     for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute) and node.attr == "_key" and isinstance(node.ctx, ast.Load):
+        if isinstance(node, ast.Attribute) and node.attr == "_api_key" and isinstance(node.ctx, ast.Load):
             found.append(ast.unparse(getattr(above[node], "func", above[node])))
-    assert sorted(found) == ["hmac.compare_digest", "scope['type'] in ('http', 'websocket') and self._key"]
+    assert sorted(found) == [
+        "bool",
+        "hmac.compare_digest",
+        "self._api_key and hmac.compare_digest(given, self._api_key)",
+        "self._api_key or self._by_name",
+    ]
 
 
 async def test_without_a_key_the_server_is_open_on_loopback() -> None:
@@ -328,11 +336,25 @@ async def test_allowed_origins_get_their_headers() -> None:
     assert preflight.headers["Access-Control-Max-Age"] == "600"
     allowed = preflight.headers["Access-Control-Allow-Headers"]
     for name in (
-        "Authorization Content-Type Idempotency-Key Last-Event-ID X-Holdfast-Session-Id X-Holdfast-Session-Key"
+        "Authorization Content-Type Idempotency-Key Last-Event-ID X-Api-Key Anthropic-Version Anthropic-Beta "
+        "X-Holdfast-Session-Id X-Holdfast-Session-Key"
     ).split():
         assert name in allowed
     assert (refused.status, refused.headers["Access-Control-Allow-Origin"]) == (401, "https://app.example")
     assert other.status == 403
+
+
+async def test_a_page_of_an_allowed_origin_may_use_the_official_sdks() -> None:
+    """S5.b, M6.a: a preflight allows what they send about themselves, and no header that nobody knows."""
+    sent = {*anthropic.Anthropic(api_key="k").default_headers, *openai.OpenAI(api_key="k").default_headers}
+    about = sorted(name.lower() for name in sent if name.lower().startswith("x-stainless-"))
+    names = [*about, "x-stainless-retry-count", "anthropic-dangerous-direct-browser-access", "x-unheard-of"]
+    async with serving(server=ServerSettings(cors_origins=("https://app.example",))) as world:
+        asked = {"Origin": "https://app.example", "Access_Control_Request_Method": "POST"}
+        asked["Access_Control_Request_Headers"] = ",".join(names)
+        preflight = await world.client.send("OPTIONS", "/v1/messages", **asked)
+    allowed = preflight.headers["Access-Control-Allow-Headers"].lower().split(", ")
+    assert len(about) > 5 and [name for name in names if name not in allowed] == ["x-unheard-of"]
 
 
 async def test_a_name_that_a_foreign_page_made_point_here_is_refused_without_a_key() -> None:
@@ -838,9 +860,10 @@ async def test_the_description_leaves_no_route_out() -> None:
         assert {p["name"] for p in described["parameters"] if p["in"] == "path"} == set(route.param_convertors)
         assert ("requestBody" in described) == (route.takes is not None), route.path
         assert [p["name"] for p in described["parameters"] if p["in"] == "query"] == list(route.query)
-        told = described["responses"][str(route.answers)]["content"]
+        told = {kind for answer in described["responses"].values() for kind in answer.get("content", ())}
         assert ("text/event-stream" in told) is route.streams, route.path
-        assert described["responses"]["default"]["content"]["application/json"]["schema"]["$ref"].endswith("/Error")
+        assert not route.gives or route.gives in described["responses"][str(route.answers)]["content"], route.path
+        assert described["responses"]["default"]["content"]["application/json"]["schema"]["$ref"].endswith("Error")
     for path, method in TAKEN:
         assert "requestBody" in shown["paths"][path][method], path
     assert shown["components"]["schemas"]["Error"]["properties"]["error"]["required"] == [

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast.config import AgentSettings
+from holdfast.store.sqlite.scalars import MAX_NUMBER
 from holdfast.testing import Reply, tool_call
 from tests.serving import CHAT, Answer, World, asking, serving
 from tests.store.store_world import DAMAGED_VALUES, damage_column
@@ -59,7 +60,9 @@ class Stored:
         """The columns of a table that can hold anything, with what the row has there."""
         with closing(sqlite3.connect(self.file)) as other:
             found = other.execute(f"PRAGMA table_info({table})").fetchall()
-            row = other.execute(f"SELECT * FROM {table} WHERE {ROWS[table]}").fetchone()
+            # Not those that SQLite works out from others: nothing else can be in them.
+            names = ", ".join(name for _, name, *_ in found)
+            row = other.execute(f"SELECT {names} FROM {table} WHERE {ROWS[table]}").fetchone()
         return {
             name: value
             for (_, name, kind, _, _, key), value in zip(found, row, strict=True)
@@ -165,6 +168,15 @@ async def test_whatever_a_column_holds_one_can_go_on_from_there(
         assert damage_column(made.file, table, columns[0], value, place)
         for method, path, body in CHANGES[-2:]:
             assert (await made.world.client.send(method, path, body)).status == 200
+
+
+async def test_a_use_of_a_response_that_no_count_can_follow_is_none(tmp_path: Path) -> None:
+    """J2.e, P11.a: the largest number that is read: what follows it would be passed over, and so be given out twice."""
+    async with stored(tmp_path) as made:
+        assert damage_column(made.file, "responses", "used", MAX_NUMBER, made.place("responses"))
+        for _ in range(3):
+            answer = await made.world.client.post(RESPONSES, {"input": "and?", "previous_response_id": made.response})
+            assert answer.status == 200, answer.body
 
 
 @pytest.mark.parametrize("kind", ["a text", "a blob", "below 0"])

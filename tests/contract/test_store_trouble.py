@@ -14,8 +14,9 @@ from holdfast.events import Answered, Batch, RunEnded, TextAdded
 from holdfast.ids import RunId, SessionId
 from holdfast.outcomes import Cancelled, Completed, Failed
 from holdfast.runs.history import LOST_RESULT
-from holdfast.runs.recovery import recover
+from holdfast.runs.restart.recovery import recover
 from holdfast.runs.sweep import SWEEP_SECONDS
+from holdfast.store.accounts import Allowance
 from holdfast.store.memory import MemoryStore
 from holdfast.store.port import Committed
 from holdfast.store.records import IdempotencyKey, Reserved, RunEnding, RunRecord
@@ -318,11 +319,13 @@ class HeldStore(MemoryStore):
         self.ends: list[RunId] = []
         """Every attempt to save a run's end."""
 
-    async def create_run(self, record: RunRecord, key: IdempotencyKey | None = None) -> Reserved | None:
+    async def create_run(
+        self, record: RunRecord, key: IdempotencyKey | None = None, allowance: Allowance | None = None
+    ) -> Reserved | None:
         await self.goes_on.wait()
         if self.fails:
             raise StoreUnavailableError("the store is locked")
-        return await super().create_run(record, key)
+        return await super().create_run(record, key, allowance)
 
     async def end_run(self, run: RunId, batch: Batch, ending: RunEnding) -> None:
         self.ends.append(run)

@@ -697,10 +697,12 @@ class TestPipe:
             finally:
                 scripted.shutdown()
                 serving.join()
-        first = {"model": "m", "instructions": "Be brief.", "session_id": "s-1", "on_disconnect": 30}
+        # R15.a: it dies with its command, and not with a server that comes back while the command waits.
+        lives = {"on_disconnect": 30, "on_restart": "resume"}
+        first = {"model": "m", "instructions": "Be brief.", "session_id": "s-1", **lives}
         assert asked == [
             ("/v1/runs", {"input": "hello there", **first}),
-            ("/v1/runs", {"input": "again", "session_id": "s-1", "on_disconnect": 30}),
+            ("/v1/runs", {"input": "again", "session_id": "s-1", **lives}),
         ]
 
     @pytest.mark.parametrize(
@@ -856,6 +858,24 @@ class TestRuns:
         lines = [json.loads(line) for line in whole.stdout.splitlines()]
         after = run_piped(tmp_path, "runs", "tail", run, "--after", "9", "--json", **shared.variables)
         assert [json.loads(line) for line in after.stdout.splitlines()][:-1] == lines[10:-1]
+
+    def test_an_answer_that_is_given_while_the_server_is_away_is_not_lost(self, tmp_path: Path) -> None:
+        """T1.a, R12.d, R16.c: nobody is asked twice, and the call that waited is carried out when it is back."""
+        folder, config = tmp_path / "server", '[agent]\ntools = ["terminal"]\napproval = "ask"\nsandbox = "off"\n'
+        with running_server(folder, config) as process:
+            url, port = process.base_url, process.base_url.rpartition(":")[2]
+            with opened_terminal(tmp_path, "chat", "--server", url, "run echo so be it") as terminal:
+                terminal.expect("Allow terminal")
+                process.kill()
+                terminal.expect("Trying to read on")
+                terminal.keys("y")
+                terminal.expect("Your answer is given when the server is back.")
+                with running_server(folder, config, arguments=("--port", port)):
+                    terminal.expect("The server was gone; the run goes on.")
+                    terminal.expect("approved")
+                    terminal.expect("✓ terminal")
+                    assert terminal.exit_code() == 0
+        assert "Somebody else" not in terminal.screen
 
     def test_tail_survives_the_server(self, tmp_path: Path) -> None:
         """T2.a, R16.c, R15.d: the server is killed and started again: tail reads on, and the run to its end."""

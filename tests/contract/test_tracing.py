@@ -12,13 +12,17 @@ from typing import Any
 
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from opentelemetry.sdk.trace import ReadableSpan
-from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
 
+from holdfast.agents.request import RunRequest
 from holdfast.config import AgentSettings, ServerSettings
+from holdfast.events import Batch, RunResumed, ToolFinished
+from holdfast.ids import CallId, EventNumber, RunId, SessionId
 from holdfast.messages import Usage
+from holdfast.runs.telemetry.tracing import RunSpans
 from holdfast.testing import Fault, Parts, Reply, ScriptedProvider, tool_call
 from tests.crashing import CONFIG
 from tests.serving import CHAT, Client, asking, running_server, serving
@@ -238,3 +242,26 @@ async def test_a_run_that_is_handed_over_is_a_span_on_each_server(tmp_path: Path
     assert f"{invoked.parent.trace_id:032x}" == TRACE
     assert (attributes["holdfast.run.attempt"], attributes["holdfast.run.resumed_after"]) == (2, "handed_over")
     assert attributes["holdfast.outcome"] == "completed"
+
+
+def test_a_tool_that_is_carried_out_once_more_is_a_span_where_it_is() -> None:
+    """S10.b, R15.g: its beginning is in the log of the server that is gone."""
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    request = RunRequest(run=RunId("run_1"), session=SessionId("s"), surface="runs", model="m", input=())
+    spans = RunSpans(provider.get_tracer("t"), "holdfast", request)
+    call = CallId("call_0")
+    spans.push(
+        Batch(
+            EventNumber(7),
+            100.0,
+            (
+                RunResumed(attempt=2, reason="server_restart", cut="tool", repeated=(call,)),
+                ToolFinished(call_id=CallId("call_1"), name="terminal", output="", failed=True, executed="unknown"),
+            ),
+        )
+    )
+    done = ToolFinished(call_id=call, name="read_file", output="tea", executed="yes", seconds=2.0)
+    spans.push(Batch(EventNumber(9), 103.0, (done,)))
+    (span,) = exporter.get_finished_spans()
+    assert (span.name, span.start_time, span.end_time) == ("execute_tool read_file", 101 * 10**9, 103 * 10**9)

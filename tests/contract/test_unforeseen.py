@@ -17,7 +17,7 @@ from holdfast.ids import BEFORE_FIRST, RunId
 from holdfast.messages import Usage
 from holdfast.outcomes import Completed, Failed
 from holdfast.runs.live import LiveRun
-from holdfast.runs.recovery import recover
+from holdfast.runs.restart.recovery import recover
 from holdfast.store.memory import MemoryStore
 from holdfast.store.port import Committed, Store
 from holdfast.store.records import RunEnding

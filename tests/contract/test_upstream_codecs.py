@@ -146,7 +146,11 @@ def test_the_recorded_answer_is_read_as_it_was_meant(protocol: WireProtocol) -> 
     ]
     assert answered is not None
     assert answered.finish == "tool_calls"
-    assert answered.usage == Usage(input_tokens=412, output_tokens=61, cached_tokens=256, reasoning_tokens=12)
+    written = 56 if protocol == "anthropic_messages" else 0
+    usage = Usage(
+        input_tokens=412, output_tokens=61, cached_tokens=256, cache_write_tokens=written, reasoning_tokens=12
+    )
+    assert answered.usage == usage
 
 
 @every_protocol

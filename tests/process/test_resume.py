@@ -5,6 +5,7 @@ import json
 import os
 import re
 import signal
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -140,7 +141,7 @@ async def test_readers_by_last_event_id_and_starting_after_read_one_response(tmp
 
 
 async def test_a_tool_that_was_running_is_not_run_again_and_the_model_is_told(tmp_path: Path) -> None:
-    """R15.c, R15.f, R8.c: the ledger has it once; the model reads that nobody knows; what was done is done."""
+    """R15.c, R15.f, R8.c: the ledger has it once; the model reads that nobody knows, and so does the session."""
     ledger = tmp_path / "ledger"
     first = tool_call("terminal", command=f"echo first >>{ledger}")
     slow = tool_call("terminal", command=f"echo slow >>{ledger}; sleep 30")
@@ -159,13 +160,37 @@ async def test_a_tool_that_was_running_is_not_run_again_and_the_model_is_told(tm
         with running_server(tmp_path, config) as server:
             async with Client(server.base_url) as client:
                 events = await read_events(client, run)
+                session = (await client.get(f"/v1/runs/{run}")).json["session_id"]
+                kept = (await client.get(f"/v1/sessions/{session}/messages")).json["data"]
         check_log(events)
+        assert [m.get("executed") for m in kept if m["role"] == "tool"] == [None, "unknown", None]
         results = {e["call_id"]: e["executed"] for e in events if e["type"] == "tool.finished"}
         assert results == {"call_0": "yes", "call_1": "unknown", "call_2": "yes"}
         assert ledger.read_text().split() == ["first", "slow", "last"]
         shown = {m["tool_call_id"]: m["content"] for m in provider.requests[-1].body["messages"] if m["role"] == "tool"}
         assert "not known" in shown["call_1"]
         assert len(provider.requests) == 2
+
+
+async def test_a_reading_tool_of_an_mcp_server_is_run_again_though_that_server_is_still_starting(
+    tmp_path: Path,
+) -> None:
+    """R15.g: what may be repeated is in the log, whatever of the tools is there when the run is taken up."""
+    async with ScriptedProvider([Reply(calls=(tool_call("mcp__old__nap"),)), Reply(text="Done.")]) as provider:
+        program = Path(__file__).parents[1] / "unit" / "tools" / "servers" / "old.py"
+        config = CONFIG.format(url=provider.url).replace("tools = []", 'tools = ["mcp"]')
+        config += f'[mcp.old]\ncommand = ["{sys.executable}", "{program}"]\n'
+        with running_server(tmp_path, config) as server:
+            async with Client(server.base_url) as client:
+                run = (await client.post("/v1/runs", {"input": "Go."})).json["run_id"]
+                await kill_when(server, client, run, b"tool.started")
+        with running_server(tmp_path, config) as server:
+            async with Client(server.base_url) as client:
+                events = await read_events(client, run)
+    check_log(events)
+    assert [event["repeated"] for event in events if event["type"] == "run.resumed"] == [["call_0"]]
+    results = [(e["output"], e["executed"]) for e in events if e["type"] == "tool.finished"]
+    assert results == [("rested", "yes")]
 
 
 async def test_steering_and_a_waiting_approval_still_wait(tmp_path: Path) -> None:
@@ -254,7 +279,7 @@ async def test_a_tool_that_ends_the_server_each_time_is_given_up(tmp_path: Path)
         return Reply(text="Once more. ", calls=(call,), headers_delay_seconds=0.5)
 
     async with ScriptedProvider(kill_the_server) as provider:
-        config = CONFIG.format(url=provider.url).replace("tools = []", 'tools = ["terminal"]')
+        config = CONFIG.format(url=provider.url).replace("tools = []", 'tools = ["terminal"]\nsandbox = "off"')
         run = ""
         for _ in range(3):
             with running_server(tmp_path, config) as server:
@@ -291,6 +316,31 @@ async def test_what_asks_to_end_with_its_server_and_what_is_attached_ends_as_bef
                     assert (ended["status"], ended["reason"]) == ("incomplete", "server_restart")
                     assert ended["on_restart"] == "end"
         assert len(provider.requests) == 2
+
+
+async def test_a_command_with_an_agent_of_its_own_leaves_runs_to_a_server_that_stays(tmp_path: Path) -> None:
+    """R15.b, T1.b: it would end before they do, and count as an attempt; what it asks itself is answered."""
+    async with ScriptedProvider(count_on) as provider:
+        config = CONFIG.format(url=provider.url)
+        with running_server(tmp_path, config) as server:
+            async with Client(server.base_url) as client:
+                run = (await client.post("/v1/runs", {"input": "Count."})).json["run_id"]
+                await kill_when(server, client, run, b'"10 "')
+        command = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "holdfast", "chat", "--config", "holdfast.toml", "Count."),
+            cwd=tmp_path,
+            env={"PATH": os.environ["PATH"], "HOME": str(tmp_path), "HOLDFAST_DATA_DIR": str(tmp_path / "data")},
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+        )
+        said, _ = await asyncio.wait_for(command.communicate(), 60)
+        assert (command.returncode, said.decode().split()) == (0, WHOLE.split())
+        assert len(provider.requests) == 2
+        with running_server(tmp_path, config) as server:
+            async with Client(server.base_url) as client:
+                events = await read_events(client, run)
+        check_log(events)
+        assert text_of(events) == WHOLE
 
 
 async def test_what_dies_with_its_client_may_still_ask_to_go_on(tmp_path: Path) -> None:

@@ -150,6 +150,11 @@ def test_with_chaos_it_says_what_to_ask_for(tmp_path: Path) -> None:
             {},
             "set ANTHROPIC_API_KEY or providers.anthropic.api_key",
         ),
+        (
+            'model = "demo"\n[agents.a]\nmodel = "anthropic/claude"',
+            {},
+            "set ANTHROPIC_API_KEY or providers.anthropic.api_key",
+        ),
         ('model = "demo"', {}, ""),
     ],
 )

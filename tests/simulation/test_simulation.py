@@ -12,7 +12,7 @@ from holdfast.store.memory.shared import SharedMemory, SharedMemoryStore
 from tests.simulation.schedule import play
 
 SCHEDULES = 60
-TRIES = 60
+TRIES = 150
 """How many schedules a planted fault may get away with."""
 
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.agents.approvals import ApprovalPolicy
-from holdfast.agents.loop import Agent
+from holdfast.agents.directory import Agents
+from holdfast.agents.loop import BuiltInAgent
 from holdfast.config import AgentSettings, LimitSettings
 from holdfast.errors import StoreError, StoreUnavailableError
 from holdfast.events import Answered, Batch, Event, ReasoningAdded, RunEnded, TextAdded, TurnStarted
@@ -233,7 +234,7 @@ class SimPeer:
         self.server = SimServer(name)
         clock = SimClock(skew_seconds)
         settings = AgentSettings(prompt="", approval={"ask": "ask"}, approval_seconds=600)
-        agent = Agent(
+        agent = BuiltInAgent(
             settings=settings,
             limits=LimitSettings(idle_seconds=100_000, run_seconds=100_000),
             policy=ApprovalPolicy(settings.approval),
@@ -244,7 +245,7 @@ class SimPeer:
         self.store = SimStore(site.make_store(), name, site.weather, site.database)
         introduction = Introduction(name=name, url="", version="1")
         cluster = Cluster(self.store, clock, introduction=introduction, lease_seconds=LEASE_SECONDS)
-        self.supervisor = Supervisor(self.store, agent, Metrics(), None, cluster)
+        self.supervisor = Supervisor(self.store, Agents([agent], agent.clock), Metrics(), None, cluster)
 
     @property
     def is_well(self) -> bool:

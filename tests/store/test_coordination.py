@@ -29,6 +29,7 @@ from holdfast.store.coordination import (
     TurnCame,
 )
 from holdfast.store.memory.shared import SharedMemory, SharedMemoryStore
+from holdfast.store.postgres import PostgresStore
 from holdfast.store.records import IdempotencyKey, Reserved, RunFilter, RunRecord
 from tests.store.store_world import an_ending, append, run_record, started, texts
 
@@ -36,20 +37,25 @@ Connect = Callable[[], Awaitable[SharedStore]]
 LEASE_SECONDS = 0.5
 
 
-@pytest.fixture(params=["memory"])
+@pytest.fixture(params=["memory", "postgres"])
 async def connect(request: pytest.FixtureRequest) -> AsyncIterator[Connect]:
     """A connection of one more server to the same database."""
     opened: list[SharedStore] = []
-    database = SharedMemory(lease_seconds=LEASE_SECONDS)
+    memory = SharedMemory(lease_seconds=LEASE_SECONDS)
+    url = await request.getfixturevalue("databases").create() if request.param == "postgres" else ""
 
     async def connect() -> SharedStore:
-        store = SharedMemoryStore(database)
+        store: SharedStore = SharedMemoryStore(memory)
+        if url:
+            store = await PostgresStore.open(url, lease_seconds=LEASE_SECONDS)
         opened.append(store)
         return store
 
     yield connect
     for store in opened:
         await store.aclose()
+    if url:
+        request.getfixturevalue("databases").give_back(url)
 
 
 class Heard:
@@ -411,3 +417,115 @@ async def test_one_server_at_a_time_keeps_house(connect: Connect) -> None:
     async with asyncio.timeout(5):
         while not await two.may_keep_house():
             await asyncio.sleep(0.05)
+
+
+async def test_who_has_what_is_counted_and_listed_while_it_goes_on(connect: Connect) -> None:
+    """R17.a: each server's own runs, the oldest first, without those that have ended."""
+    one, two = await joined(connect, "one"), await joined(connect, "two")
+    records = [await begin(one) for _ in range(3)]
+    other = await begin(two)
+    await one.end_run(records[0].id, texts(1, "end"), an_ending(records[0]))
+    assert await one.owned() == [record.id for record in records[1:]]
+    assert await two.owned() == [other.id]
+    assert [(replica.name, replica.runs) for replica in await one.replicas()] == [("one", 2), ("two", 1)]
+    unsaid = run_record()
+    await two.create_run(unsaid)
+    assert [await one.log_end(run) for run in (records[0].id, records[1].id, unsaid.id)] == [2, 1, 0]
+
+
+async def test_who_joins_twice_is_one_server_and_what_it_had_is_free(connect: Connect) -> None:
+    """R17.f: whoever it was before writes nothing any more, and everybody hears that there is something to take up."""
+    one, two = await joined(connect, "one"), await joined(connect, "two")
+    record, heard = await begin(one), Heard(two)
+    before = one.me
+    assert await one.join("one", "http://one", "1.1") == one.me != before
+    assert [(replica.name, replica.version) for replica in await two.replicas()] == [("two", "1.0"), ("one", "1.1")]
+    assert await two.owners([record.id]) == {record.id: None} and await one.owned() == []
+    await heard.until(Freed())
+    assert [claimed.id for claimed in await two.claim(10)] == [record.id]
+
+
+@pytest.mark.parametrize("how", ["fenced", "left"])
+async def test_everybody_hears_that_the_runs_of_a_server_that_is_gone_are_free(connect: Connect, how: str) -> None:
+    """R17.e, R16.d: nobody waits for the next look; and no server fences itself."""
+    one, two = await joined(connect, "one"), await joined(connect, "two")
+    await begin(one)
+    heard = Heard(two)
+    if how == "left":
+        await one.leave()
+        assert one.me is None
+        await one.leave()
+    else:
+        await expire()
+        # Its own lease is over too, and whoever finds that renews it.
+        assert await two.fence_expired() == 1
+        await two.renew()
+    await heard.until(Freed())
+    assert [replica.name for replica in await two.replicas()] == ["two"]
+
+
+@pytest.mark.parametrize("how", ["let go of", "lost"])
+async def test_who_takes_a_run_up_again_tells_nobody_that_read_it_there_before(connect: Connect, how: str) -> None:
+    """R17.c: they come again, to where it is."""
+    one, two = await joined(connect, "one"), await joined(connect, "two")
+    heard = Heard(two)
+    record = await begin(one)
+    assert two.me is not None
+    one.watch(record.id, two.me)
+    if how == "lost":
+        await one.join("one", "http://one", "1.0")
+    else:
+        await one.release(record.id)
+    assert [claimed.id for claimed in await one.claim(10)] == [record.id]
+    await append(one, record.id, texts(1, "a"))
+    one.tell(two.me, Reading(record.id, two.me))
+    await heard.until(Reading(record.id, two.me))
+    assert not any(isinstance(notice, Grown) for notice in heard.notices)
+
+
+async def test_who_is_turned_away_may_come_again_with_the_same_key(connect: Connect) -> None:
+    """C15.a, R11.c: a key is its run's, and there was none."""
+    one, two = await joined(connect, "one"), await joined(connect, "two")
+    first, second = (replace(run_record(), in_lane=True) for _ in range(2))
+    key = IdempotencyKey(key="k", fingerprint="f")
+    await one.create_in_lane(first, None, "wait", 0)
+    with pytest.raises(SessionBusyError):
+        await two.create_in_lane(second, key, "reject", 1)
+    with pytest.raises(LimitReachedError):
+        await two.create_in_lane(second, key, "wait", 0)
+    with pytest.raises(LogConflictError):
+        await two.create_run(first, key)
+    assert await one.find_key("k") is None
+    await one.end_run(first.id, texts(0, "end"), an_ending(first))
+    assert await two.create_in_lane(second, key, "reject", 1) == []
+    assert await one.find_key("k") == Reserved(run=second.id, fingerprint="f")
+
+
+async def test_the_first_of_those_that_wait_is_what_a_session_is_busy_with(connect: Connect) -> None:
+    """R17.b: and the newest of the same requests is the one that is found; a request of no name is like no other."""
+    one, two = await joined(connect, "one"), await joined(connect, "two")
+    busy = SessionId("busy")
+    first, second = (replace(run_record(session=busy), in_lane=True, fingerprint="f") for _ in range(2))
+    await one.create_in_lane(first, None, "wait", 20)
+    await two.create_in_lane(second, None, "wait", 20)
+    assert {session: run.id for session, run in (await two.active_in([busy])).items()} == {busy: first.id}
+    assert await one.find_request("f") == second.id
+    await begin(one)
+    assert await one.find_request("") is None
+    await one.end_run(first.id, texts(0, "end"), an_ending(first))
+    assert {session: run.id for session, run in (await one.active_in([busy])).items()} == {busy: second.id}
+    shown = await one.get_run(first.id)
+    assert shown is not None and shown.replica == "one"
+
+
+async def test_a_command_for_what_has_ended_disturbs_nobody(connect: Connect) -> None:
+    """R17.b: nor one for what is not there; whoever asked finds no answer, and looks at the run itself."""
+    one, two = await joined(connect, "one"), await joined(connect, "two")
+    record = await begin(one)
+    for number, run in enumerate((record.id, RunId("run_nobody"))):
+        wish = Stop(why=Cancelled(reason="user"))
+        await two.send(Command(id=CommandId(f"c{number}"), run=run, wish=wish))
+    assert [command.id for command in await one.commands()] == ["c0"]
+    await one.end_run(record.id, texts(1, "end"), an_ending(record))
+    assert await one.commands() == await two.commands() == []
+    assert await two.find_answer(CommandId("c0")) is None

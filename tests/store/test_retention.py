@@ -1,7 +1,7 @@
 """How long the store keeps what it has, over every store, with a clock that is moved by hand."""
 
 import sqlite3
-from contextlib import closing
+from contextlib import AsyncExitStack, closing
 
 import pytest
 
@@ -9,6 +9,7 @@ from holdfast.config import StoreSettings
 from holdfast.errors import StoreUnavailableError
 from holdfast.store.memory import MemoryStore
 from holdfast.store.port import Store
+from holdfast.store.postgres import PostgresStore
 from holdfast.store.records import RunFilter
 from holdfast.store.retention import (
     DAY_SECONDS,
@@ -99,3 +100,35 @@ async def test_rounds_begin_soon_go_on_after_a_failure_and_stop_when_they_are_cl
     await retention.aclose()
     assert clock.sleepers == 0
     assert store.rounds == 2
+
+
+async def test_what_was_not_to_be_kept_is_gone_although_its_server_was_gone_first(store: Store) -> None:
+    """P4.c, R17.g: where servers share a store nobody's start cleans up; not before its reader can have read it."""
+    clock = HurriedClock()
+    record = run_record(ephemeral=True)
+    await whole_run(store, record, ended_at=clock.now() - 3500)
+    await apply_retention(store, StoreSettings(), clock)
+    assert await store.get_run(record.id) is not None
+    if store.is_shared:
+        old = run_record(ephemeral=True)
+        await whole_run(store, old, ended_at=clock.now() - 3700)
+        await apply_retention(store, StoreSettings(), clock)
+        assert await store.get_run(old.id) is None
+
+
+async def test_of_servers_that_share_a_store_one_does_a_round(postgres_url: str) -> None:
+    """R14.a, R17.g: the other finds nothing left to do, and does it when that one is gone."""
+    clock = HurriedClock()
+    async with AsyncExitStack() as stack:
+        stores = [await PostgresStore.open(postgres_url) for _ in range(2)]
+        for number, store in enumerate(stores):
+            stack.push_async_callback(store.aclose)
+            await store.join(str(number), "", "")
+        one, two = stores
+        await apply_retention(one, StoreSettings(), clock)
+        old = await whole_run(one, run_record(), ended_at=clock.now() - 40 * DAY_SECONDS)
+        await apply_retention(two, StoreSettings(), clock)
+        assert await listed(two) == [old.id]
+        await one.leave()
+        await apply_retention(two, StoreSettings(), clock)
+        assert await listed(two) == []

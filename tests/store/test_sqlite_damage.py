@@ -13,7 +13,7 @@ from holdfast.errors import StoreUnavailableError
 from holdfast.events import RunEnded, TextAdded, Warned
 from holdfast.ids import BEFORE_FIRST, EventNumber, SessionId
 from holdfast.outcomes import Completed, Failed, Incomplete
-from holdfast.runs.recovery import Recovered, recover
+from holdfast.runs.restart.recovery import Recovered, recover
 from holdfast.store.records import ConversationRecord, RunFilter, RunRecord, SessionFilter, SessionRecord
 from holdfast.store.retention import apply_retention
 from holdfast.store.sqlite import SqliteStore

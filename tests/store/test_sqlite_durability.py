@@ -30,9 +30,9 @@ from holdfast.messages import user_says
 from holdfast.outcomes import Completed
 from holdfast.store.records import IdempotencyKey, RunFilter, RunRecord
 from holdfast.store.sqlite import SqliteStore
-from holdfast.store.sqlite.committer import SYNC_SECONDS
 from holdfast.store.sqlite.runs import ROWS_PER_DELETION
-from holdfast.store.sqlite.writer import RUSH_SECONDS
+from holdfast.store.sqlite.saving.committer import SYNC_SECONDS
+from holdfast.store.sqlite.saving.writer import RUSH_SECONDS
 from tests.store.store_world import (
     SESSION,
     WAIT_SECONDS,

@@ -14,10 +14,14 @@ import pytest
 from holdfast.errors import LogConflictError, StoreError, StoreUnavailableError
 from holdfast.events import Batch, Event, TextAdded, encode_events
 from holdfast.ids import BEFORE_FIRST, EventNumber, RunId
+from holdfast.store.bodies import encode
+from holdfast.store.packing import SEGMENT_BYTES
 from holdfast.store.records import RunFilter, RunRecord
 from holdfast.store.sqlite import SqliteStore
 from holdfast.store.sqlite.database import connect_reader
-from holdfast.store.sqlite.journal import (
+from holdfast.store.sqlite.log import read_batches
+from holdfast.store.sqlite.migrate import APPLICATION_ID
+from holdfast.store.sqlite.saving.journal import (
     BEHIND_BYTES,
     CUT_BYTES,
     LARGE_BYTES,
@@ -25,9 +29,6 @@ from holdfast.store.sqlite.journal import (
     PACK_BYTES,
     TIDY_BYTES,
 )
-from holdfast.store.sqlite.log import SEGMENT_BYTES, read_batches
-from holdfast.store.sqlite.migrate import APPLICATION_ID
-from holdfast.store.sqlite.rows import encode
 from tests.store.store_world import (
     NEWEST,
     WAIT_SECONDS,

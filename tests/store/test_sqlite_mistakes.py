@@ -12,9 +12,9 @@ from holdfast.events import Batch, TextAdded
 from holdfast.ids import EventNumber, RunId, SessionId
 from holdfast.store.records import RunFilter, RunRecord, SessionRecord
 from holdfast.store.sqlite import SqliteStore
-from holdfast.store.sqlite.journal import MAX_ROWS_AT_ONCE
 from holdfast.store.sqlite.readers import READERS
-from holdfast.store.sqlite.writer import RUSH_SECONDS
+from holdfast.store.sqlite.saving.journal import MAX_ROWS_AT_ONCE
+from holdfast.store.sqlite.saving.writer import RUSH_SECONDS
 from tests.store.store_world import (
     WAIT_SECONDS,
     an_ending,

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from holdfast.events import encode_events
 from holdfast.ids import BEFORE_FIRST, RunId, SessionId
+from holdfast.store.bodies import encode
 from holdfast.store.records import RunFilter, SessionFilter
 from holdfast.store.sqlite import SqliteStore
-from holdfast.store.sqlite.rows import encode
 from tests.store.store_world import append, run_record, texts, whole_run
 
 RUNS = 10_000

@@ -12,7 +12,7 @@ from holdfast.events import Batch, ToolStarted
 from holdfast.ids import CallId, EventNumber
 from holdfast.store.records import IdempotencyKey, RunRecord
 from holdfast.store.sqlite import BUSY_SECONDS, SqliteStore
-from holdfast.store.sqlite.writer import RUSH_OPERATIONS, RUSH_SECONDS
+from holdfast.store.sqlite.saving.writer import RUSH_OPERATIONS, RUSH_SECONDS
 from tests.store.store_world import (
     WAIT_SECONDS,
     an_ending,
@@ -89,7 +89,9 @@ async def test_what_comes_thick_and_fast_is_gathered(
     sqlite_store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One commit for many instead of one each."""
-    monkeypatch.setattr("holdfast.store.sqlite.writer.RUSH_SECONDS", WAIT_SECONDS)  # However slow this machine is.
+    monkeypatch.setattr(
+        "holdfast.store.sqlite.saving.writer.RUSH_SECONDS", WAIT_SECONDS
+    )  # However slow this machine is.
     watching, record = await begin(sqlite_store)
     told: list[StoreError | None] = []
     for number in range(50):

@@ -1,15 +1,11 @@
 """What the agent remembers, over every store."""
 
-from pathlib import Path
-
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from holdfast.store.memory import MemoryStore
 from holdfast.store.port import Store
 from holdfast.store.search_terms import MAX_QUERY_TERMS, query_terms
-from holdfast.store.sqlite import SqliteStore
 
 
 async def recalled(store: Store, query: str, scope: str = "me", limit: int = 10) -> list[str]:
@@ -110,10 +106,8 @@ async def test_half_a_character_does_not_break_it(store: Store) -> None:
     assert await recalled(store, "odd \udc00") == ["odd ? text"]
 
 
-@pytest.mark.parametrize("kind", ["memory", "sqlite"])
-async def test_whatever_is_remembered_is_found_by_its_own_words(kind: str, tmp_path: Path) -> None:
+async def test_whatever_is_remembered_is_found_by_its_own_words(store: Store) -> None:
     """For any text."""
-    store: Store = MemoryStore() if kind == "memory" else await SqliteStore.open(tmp_path / "holdfast.db")
     examples: list[str] = []
 
     @settings(max_examples=150, database=None, suppress_health_check=list(HealthCheck))
@@ -125,4 +119,3 @@ async def test_whatever_is_remembered_is_found_by_its_own_words(kind: str, tmp_p
     for number, text in enumerate(examples):
         await store.remember(f"scope {number}", text)
         assert await recalled(store, text, scope=f"scope {number}") == [text]
-    await store.aclose()

@@ -26,7 +26,8 @@ from holdfast.messages import Usage, user_says
 from holdfast.outcomes import Cancelled, Completed, Failed, Incomplete, Outcome, RequiresAction
 from holdfast.store.memory import MemoryStore
 from holdfast.store.port import Store
-from holdfast.store.records import IdempotencyKey, Reserved, RunFilter, SessionFilter
+from holdfast.store.postgres import PostgresStore
+from holdfast.store.records import IdempotencyKey, Reserved, RunFilter, SessionFilter, SessionRecord
 from holdfast.store.sqlite import SqliteStore
 from tests.store.store_world import (
     SESSION,
@@ -39,9 +40,25 @@ from tests.store.store_world import (
     started,
     text_of,
     texts,
+    wait_until,
     whole_log,
     whole_run,
 )
+
+
+async def test_what_is_appended_while_its_run_is_being_created_comes_after_that(store: Store) -> None:
+    """R1.a: a model may answer before the store has; and what follows a run that was refused is refused too."""
+    record, taken = run_record(), run_record()
+    key = IdempotencyKey(key="k", fingerprint="f")
+    creating = asyncio.ensure_future(store.create_run(record, key))
+    refusing = asyncio.ensure_future(store.create_run(taken, key))
+    await asyncio.sleep(0)
+    early = asyncio.gather(append(store, record.id, started(record)), append(store, record.id, texts(1, "early")))
+    with pytest.raises(LogConflictError):
+        await append(store, taken.id, started(taken))
+    await early
+    assert (await creating, await refusing) == (None, Reserved(run=record.id, fingerprint="f"))
+    assert len(await whole_log(store, record.id)) == 2
 
 
 async def test_a_run_is_found_as_it_was_created(store: Store) -> None:
@@ -453,6 +470,54 @@ def _plain(batches: list[Batch]) -> list[tuple[int, float, list[Event]]]:
     return [(batch.first, batch.at, list(batch.events)) for batch in batches]
 
 
+ODD_TEXTS = (
+    "with \x00 inside",
+    "\x00",
+    "\uffff0000",
+    "\uffff",
+    "a\\0b",
+    "\U0010ffff",
+    "zero\u200bwidth",
+    "'; --",
+    "é",
+    "e\u0301",
+)
+
+
+@pytest.mark.parametrize("odd", ODD_TEXTS)
+async def test_any_text_is_kept_and_found_as_it_is(store: Store, odd: str) -> None:
+    """R1.a, J2.b: NUL and what else a client may send, in names, words and keys; none is taken for another."""
+    record = msgspec.structs.replace(
+        run_record(said=odd, session=odd, model=odd, conversation=odd), instructions=odd, metadata={odd: odd}
+    )
+    key = IdempotencyKey(key=odd, fingerprint=odd)
+    assert await store.create_run(record, key) is None
+    await append(store, record.id, texts(0, odd))
+    ending = an_ending(record, odd)
+    await store.end_run(record.id, last_batch(1, ending), ending)
+    kept = await store.get_run(record.id)
+    assert kept is not None and (kept.session, kept.model, kept.text) == (odd, odd, odd)
+    assert [run.id for run in await store.list_runs(RunFilter(session=SessionId(odd), model=odd))] == [record.id]
+    assert (await whole_log(store, record.id))[0] == TextAdded(text=odd)
+    assert await store.find_key(odd) == Reserved(run=record.id, fingerprint=odd)
+    assert await said_in(store, odd) == [odd, odd]
+    conversation = await store.get_conversation(odd)
+    assert conversation is not None and (conversation.name, conversation.run) == (odd, record.id)
+    session = SessionRecord(id=SessionId(odd), created_at=1.0, updated_at=1.0, title=odd, metadata={odd: odd})
+    await store.put_session(session)
+    found = await store.list_sessions(SessionFilter(search=odd))
+    assert [(one.id, one.title, one.metadata) for one in found] == [(odd, odd, {odd: odd})]
+    for other in ODD_TEXTS:
+        if other != odd:
+            assert await store.get_session(SessionId(other)) is None
+            assert await store.find_key(other) is None
+            assert await store.get_conversation(other) is None
+            assert await store.get_run(RunId(other)) is None
+    remembered = await store.remember(odd, odd)
+    assert await store.recall(odd, "", 5) == [remembered]
+    assert remembered.text == odd
+
+
 async def test_a_closed_store_says_so(store: Store) -> None:
     """Nothing is taken that is not saved."""
     record = run_record()
@@ -506,22 +571,24 @@ async def test_one_callback_that_fails_does_not_keep_the_others_from_hearing(sto
 
 async def test_an_observer_hears_of_every_commit(store: Store) -> None:
     """S10.a: how long it took, and how many operations it held; after those that waited for it."""
-    assert isinstance(store, MemoryStore | SqliteStore)
+    assert isinstance(store, MemoryStore | SqliteStore | PostgresStore)
     told: list[str] = []
     record = run_record()
     await store.create_run(record)
     store.on_commit = lambda seconds, operations: told.append(f"{operations} in {seconds >= 0}")
     store.append(record.id, texts(0, "a"), lambda error: told.append("saved"))
+    await wait_until(lambda: len(told) == 2)
     await store.create_run(run_record())
+    await wait_until(lambda: len(told) == 3)
     store.on_commit = None
-    assert told in (["saved", "1 in True", "1 in True"], ["saved", "2 in True"])
+    assert told == ["saved", "1 in True", "1 in True"]
 
 
 async def test_a_check_reads_and_writes_and_gives_figures(store: Store) -> None:
     """Figures for health."""
     await whole_run(store, run_record())
     figures = await store.check()
-    assert figures["kind"] in ("memory", "sqlite")
+    assert figures["kind"] in ("memory", "sqlite", "postgres")
     assert (figures["runs"], figures["queue"]) == (1, 0)
     assert isinstance(figures["bytes"], int)
-    assert store.url.startswith(("memory:", "sqlite:////"))
+    assert store.url.startswith(("memory:", "sqlite:////", "postgresql://"))

@@ -100,7 +100,7 @@ class TestMain:
     ) -> None:
         """S18.a, S18.b: the server that was meant to be closed is not opened; key and variable are named."""
         (tmp_path / "holdfast.toml").write_text('[server]\napi_key = "${UNSET}"\n')
-        told = run("serve", "--port", "0", *flags, cwd=tmp_path, **variables)
+        told = run("serve", "--port", "0", "--config", "holdfast.toml", *flags, cwd=tmp_path, **variables)
         assert (told.returncode, told.stdout) == (2, "")
         assert said in told.stderr
         assert "api_key" in told.stderr

@@ -235,6 +235,17 @@ TEXT = [event(number, "text.added", text=str(number), at=float(number)) for numb
 END = event(3, "run.ended", outcome={"outcome": "completed"}, usage={})
 
 
+async def test_a_stream_that_ends_because_its_server_hands_the_run_over_is_told_as_that() -> None:
+    """R16.b, R16.c: nothing broke, and the log is read on."""
+    lost: list[str] = []
+    handed_over = event(1, "run.handed_over")
+    async with answering(log(TEXT[0], handed_over), log(TEXT[2], END)) as (url, _):
+        async with HoldfastClient(url, KEY) as client, asyncio.timeout(10):
+            async with aclosing(client.events("run_1", on_lost=lost.append)) as entries:
+                assert [entry.number async for entry in entries] == [0, 1, 2, 3]
+    assert lost == [f"{url} is going down."]
+
+
 @pytest.mark.parametrize("status", [502, 503, 504])
 async def test_a_server_that_is_just_starting_or_stopping_is_waited_for(status: int) -> None:
     """R7.a: the log is read on when it is there again, from the event after the last one that came."""

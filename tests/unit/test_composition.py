@@ -2,24 +2,35 @@
 
 import asyncio
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from holdfast.agents.request import RunRequest
-from holdfast.config import AgentSettings, LimitSettings, Settings
+from holdfast.config import AgentSettings, LimitSettings, NamedAgentSettings, SandboxKind, Settings
 from holdfast.errors import RequestError, StoreUnavailableError
 from holdfast.events import ApprovalAsked, Event, ToolFinished
 from holdfast.ids import SessionId, make_run_id
 from holdfast.messages import user_says
 from holdfast.outcomes import Completed, Incomplete
-from holdfast.server import Parts, open_server
+from holdfast.server import Parts, open_server, sandbox_places
 from holdfast.store.memory import MemoryStore
 from holdfast.testing.upstream import ScriptedUpstream, Turn, says
+from holdfast.tools.sandbox.choose import ChosenSandbox
+from holdfast.tools.sandbox.sandboxes import Launch, Unconfined
 from tests.runs_world import ScriptedTools, asks_for, outcome_of, read_all
 
 FILES = {"read_file", "write_file", "list_files"}
+of_each_agent = pytest.mark.parametrize("agent", ["", "research"], ids=["the default agent", "another"])
+
+
+def set_for(agent: str, **keys: Any) -> Settings:
+    """What is set for the default agent alone, or for another alone."""
+    if agent:
+        return Settings(agents={agent: NamedAgentSettings(**keys)})
+    return Settings(agent=AgentSettings(**keys))
 
 
 def asking(**changes: Any) -> RunRequest:
@@ -67,20 +78,20 @@ async def test_a_model_is_shown_the_tools_that_were_chosen_and_no_others(
     assert bool(names) == (has_terminal or has_files)
 
 
-async def test_what_is_set_for_tools_reaches_them(tmp_path: Path) -> None:
-    """R10.f, S8.a: the workspace, how much a tool may say, how long it may take, and what a command may know."""
+@of_each_agent
+async def test_what_is_set_for_tools_reaches_them(tmp_path: Path, agent: str) -> None:
+    """R10.f, S8.a, A2.a: the workspace, how much a tool may say, how long it may take, and what a command may know."""
     workspace = tmp_path / "workspace"
     workspace.mkdir()
     (workspace / "long.txt").write_text("x" * 5000)
-    agent = AgentSettings(
-        tools=("files", "terminal"), workspace=str(workspace), max_tool_output_bytes=1000, tool_seconds=0.5
+    settings = set_for(
+        agent, tools=("files", "terminal"), workspace=str(workspace), max_tool_output_bytes=1000, tool_seconds=1.5
     )
-    settings = Settings(agent=agent)
 
     async def calling(name: str, **arguments: str) -> str:
         turns: list[Turn] = [asks_for((name, json.dumps(arguments))), says("ok")]
         environment = {"LANG": "xx_XX", "PATH": "/usr/bin:/bin", "OPENAI_API_KEY": "sk-secret"}
-        return output_of((await run(settings, turns, tmp_path, environment))[0])
+        return output_of((await run(settings, turns, tmp_path, environment, agent=agent))[0])
 
     read = await calling("read_file", path="long.txt")
     assert 100 < read.count("x") <= 1000
@@ -91,22 +102,60 @@ async def test_what_is_set_for_tools_reaches_them(tmp_path: Path) -> None:
     assert "xx_XX" in known
     assert "sk-secret" not in known
     async with asyncio.timeout(10):
-        assert "0.5" in await calling("terminal", command="sleep 20")
+        assert "1.5" in await calling("terminal", command="sleep 20")
 
 
-async def test_tools_of_others_are_bounded_too(tmp_path: Path) -> None:
-    """S8.a: whatever a tool says, and whoever has brought it."""
+@of_each_agent
+async def test_tools_of_others_are_bounded_too(tmp_path: Path, agent: str) -> None:
+    """S8.a, A2.a: whatever a tool says, and whoever has brought it."""
     turns: list[Turn] = [asks_for(("echo", json.dumps({"text": "x" * 5000}))), says("ok")]
     parts = Parts(upstream=ScriptedUpstream(turns), store=MemoryStore(), tools=[ScriptedTools()])
-    settings = Settings(agent=AgentSettings(max_tool_output_bytes=1000))
+    settings = set_for(agent, max_tool_output_bytes=1000)
     async with open_server(settings, data_dir=tmp_path, environment={}, parts=parts) as server:
-        events = await read_all((await server.service.supervisor.start(asking())).subscription)
+        events = await read_all((await server.service.supervisor.start(asking(agent=agent))).subscription)
     assert 100 < output_of(events).count("x") <= 1000
 
 
+class Elsewhere:
+    """A sandbox that says where it is, whatever it is given to do."""
+
+    kind: SandboxKind = "off"
+
+    def launch(self, command: Sequence[str]) -> Launch:
+        return Unconfined().launch(["/bin/sh", "-c", "echo elsewhere"])
+
+
+@pytest.mark.parametrize(("agent", "said"), [("", "elsewhere"), ("research", "here")])
+async def test_the_default_agents_sandbox_is_nobody_elses(tmp_path: Path, agent: str, said: str) -> None:
+    """S15.a, A2.a: what was looked for before the start is the default agent's; another has what is set for it."""
+    terminal: dict[str, Any] = {"tools": ("terminal",), "sandbox": "off", "workspace": str(tmp_path)}
+    settings = Settings(agent=AgentSettings(**terminal), agents={"research": NamedAgentSettings(**terminal)})
+    turns: list[Turn] = [asks_for(("terminal", '{"command": "echo here"}')), says("ok")]
+    parts = Parts(upstream=ScriptedUpstream(turns), store=MemoryStore())
+    found = ChosenSandbox(sandbox=Elsewhere(), network=True)
+    async with open_server(settings, data_dir=tmp_path, environment={}, parts=parts, sandbox=found) as server:
+        events = await read_all((await server.service.supervisor.start(asking(agent=agent))).subscription)
+    assert output_of(events) == said
+
+
+def test_a_sandbox_sees_what_is_set_and_nothing_of_what_servers_live_by(tmp_path: Path) -> None:
+    """S15.a, S16.a: this one's, and those of one that is started in the workspace, or by the same user."""
+    work, data, home = tmp_path / "work", tmp_path / "data", tmp_path / "home"
+    own = [tmp_path / "mine.toml", work / "holdfast.toml", home / ".config" / "holdfast" / "keys", data / "holdfast.db"]
+    for path in own:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    settings = Settings(agent=AgentSettings(workspace=str(work), sandbox_paths=("/srv/models",)))
+    places = sandbox_places(settings, data, {"HOME": str(home), "PATH": "/opt/bin"}, own[0])
+    assert (places.workspace, places.more, places.path, places.home) == (work, ("/srv/models",), "/opt/bin", str(home))
+    hidden = places.hidden([str(tmp_path)])
+    assert {str(own[0]), str(own[1]), str(own[2].parent), str(data)} <= set(hidden)
+
+
+@of_each_agent
 @pytest.mark.parametrize("allowed", [True, False])
-async def test_private_hosts_are_reached_when_they_are_allowed(tmp_path: Path, allowed: bool) -> None:
-    """S8.a: by name, and none otherwise."""
+async def test_private_hosts_are_reached_when_they_are_allowed(tmp_path: Path, allowed: bool, agent: str) -> None:
+    """S8.a, A2.a: by name, and none otherwise."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
@@ -118,9 +167,9 @@ async def test_private_hosts_are_reached_when_they_are_allowed(tmp_path: Path, a
     async with await asyncio.start_server(answer, "127.0.0.1", 0) as within:
         url = f"http://127.0.0.1:{within.sockets[0].getsockname()[1]}/"
         hosts = ("127.0.0.1",) if allowed else ()
-        agent = AgentSettings(tools=("web",), allow_private_hosts=hosts)
+        settings = set_for(agent, tools=("web",), allow_private_hosts=hosts)
         turns: list[Turn] = [asks_for(("fetch_url", json.dumps({"url": url}))), says("ok")]
-        events, _ = await run(Settings(agent=agent), turns, tmp_path)
+        events, _ = await run(settings, turns, tmp_path, agent=agent)
     assert ("Within" in output_of(events)) == allowed
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from holdfast.config import Settings
+from holdfast.config import AgentSettings, LimitSettings, PriceSettings, Settings
 from holdfast.errors import ConfigError
 from holdfast.settings import Loaded, config_directory, data_directory, database_path, load_settings
 from holdfast.settings.types import as_named_tables, as_table, fields_of, plain_keys
@@ -134,6 +134,14 @@ class TestPrecedence:
         assert (loaded.settings.server.port, loaded.source_of("server.port")) == (7, "--port")
         assert len(loaded.warnings) == 1
 
+    def test_what_an_agent_of_ones_own_does_not_heed_is_named(self, place: Path) -> None:
+        """A2.a: its model and prompt are its own affair; what [agent] says to the built-in one is no mistake."""
+        (place / "my_app.py").touch()
+        text = '[agent]\nprompt = "x"\n[agents.a]\nuse = "my_app:agent"\nrun_seconds = 5\nmodel = "demo"\n'
+        assert load(place, text).warnings == (
+            f"{place / 'holdfast.toml'}, line 6: agents.a.model is passed over: the agent in use decides that itself.",
+        )
+
     def test_an_empty_variable_is_one_that_is_not_set(self, place: Path) -> None:
         loaded = load(place, "[server]\nport = 9\n", environment={"HOLDFAST_PORT": "", "HOLDFAST_DIALECT": " "})
         assert loaded.settings.server.port == 9
@@ -190,6 +198,11 @@ class TestHermes:
         text = '[server]\napi_key = "${API_SERVER_KEY}"\n'
         loaded = load(place, text, environment={"API_SERVER_KEY": "a-key-of-hermes"})
         assert (loaded.settings.server.api_key, loaded.warnings) == ("a-key-of-hermes", ())
+
+    def test_its_key_stands_for_one_of_the_file_whose_variable_is_not_set(self, place: Path) -> None:
+        """W1.b, S18.a: the server is not open, so nothing is wrong."""
+        text = '[server]\ndialect = "hermes"\napi_key = "${KEY}"\n'
+        assert load(place, text, environment=HERMES).settings.server.api_key == "a-key-of-hermes"
 
 
 class TestWrongValues:
@@ -280,17 +293,32 @@ class TestWrongValues:
             ("[server]\nstrict_models = 1", "line 2: server.strict_models: it is 1; it must be true or false."),
             (
                 '[agent]\ntools = ["file"]',
-                'line 2: agent.tools: it is a list; it must be a list of "files", "mcp", "memory", "terminal", "web"; '
-                '"file" is not there (did you mean "files"?).',
+                'line 2: agent.tools: there is neither a set of tools nor a module named "file"; did you mean "files"?',
             ),
             (
-                '[agent]\ntools = ["files", "trminal", "qqq", 1]',
-                'line 2: agent.tools: it is a list; it must be a list of "files", "mcp", "memory", "terminal", "web"; '
-                '"trminal", "qqq", 1 are not there (did you mean "terminal"?).',
+                '[agent]\ntools = ["files", "qqq"]',
+                'line 2: agent.tools: there is neither a set of tools nor a module named "qqq". Sets: files, terminal, '
+                "web, memory, mcp.",
+            ),
+            (
+                '[agent]\ntools = ["my tools"]',
+                'line 2: agent.tools: "my tools" is neither a set of tools nor a module.',
+            ),
+            (
+                '[agent]\ntools = ["files", 1]',
+                "line 2: agent.tools: it is a list; it must be a list of strings.",
+            ),
+            (
+                '[agents.a]\nuse = "my_app"',
+                'line 2: agents.a.use: "my_app" is no agent; write module:name, such as "my_app:agent".',
+            ),
+            (
+                '[agents."a b"]',
+                'line 1: agents."a b": an agent cannot have this name; take letters, digits, dots, - and _.',
             ),
             (
                 "[agent]\ntools = 'files'",
-                'line 2: agent.tools: it is "files"; it must be a list of "files", "mcp", "memory", "terminal", "web".',
+                'line 2: agent.tools: it is "files"; it must be a list of strings.',
             ),
             (
                 '[agent]\napproval = { terminal = "yes" }',
@@ -318,7 +346,8 @@ class TestWrongValues:
             ("[sever]\nport = 1", 'line 1: sever: there is no such key; did you mean "server"?'),
             (
                 "[mcp.files]\ncommand = ['x']\nzzz = 1",
-                "line 3: mcp.files.zzz: there is no such key. Known here: command, env, url, headers, start_seconds.",
+                "line 3: mcp.files.zzz: there is no such key. "
+                "Known here: command, env, sandbox, sandbox_network, url, headers, start_seconds.",
             ),
         ],
     )
@@ -451,6 +480,12 @@ env = { TOKEN = "${HOLDFAST_MY_TOKEN}" }
         settings = load(place, text, environment={"HOLDFAST_API_KEY": "k", **environment}).settings
         assert settings.server.api_key == "k"
 
+    @pytest.mark.parametrize("key", ["   ", " key-of-the-server", "key-of-the-server\\n"])
+    def test_a_servers_key_that_no_client_can_send_is_none(self, place: Path, key: str) -> None:
+        """S18.a: a header comes without the white space around it."""
+        said = complaint(place, f'[server]\napi_key = "{key}"\n')
+        assert f"{place / 'holdfast.toml'}, line 2: server.api_key: it is blank or has white space around it" in said
+
     def test_what_names_no_variable_is_left_with_a_warning(self, place: Path) -> None:
         loaded = load(place, '[agent]\nprompt = "${my-key}"\n')
         assert loaded.settings.agent.prompt == "${my-key}"
@@ -478,6 +513,8 @@ class TestMeaning:
                 '[models."openai/x"]\nfallbacks = ["acme/x"]',
                 'line 2: models."openai/x".fallbacks: there is no provider',
             ),
+            ('[agents.x]\nmodel = "acme/x"', 'line 2: agents.x.model: there is no provider "acme"'),
+            ('[agents.x]\nfallbacks = ["acme/x"]', 'line 2: agents.x.fallbacks: there is no provider "acme"'),
             (
                 '[providers.acme]\napi_key = "x"',
                 "line 1: providers.acme: acme is not a provider that Holdfast knows, so it needs a base_url.",
@@ -518,6 +555,33 @@ url = "https://wiki.example/mcp"
         assert settings.model == "acme/large"
         assert list(settings.providers) == ["acme", "openai"]
         assert settings.models["acme/large"].fallbacks == ("ollama/x:1b",)
+
+
+class TestAgents:
+    def test_what_an_agent_does_not_say_is_as_in_the_default_ones_table(self, place: Path) -> None:
+        """A2.a, R15.a: but whether a built-in agent goes on from its log says nothing about one of one's own."""
+        text = '[agent]\nprompt = "Be kind."\non_restart = "resume"\n[agents.research]\nprompt = "Dig."\n'
+        text += '[agents.mine]\nuse = "my_app:agent"\n[agents.steady]\nuse = "my_app:agent"\non_restart = "resume"\n'
+        agents = load(place, text).settings.agents
+        assert {name: (agent.prompt, agent.on_restart) for name, agent in agents.items()} == {
+            "research": ("Dig.", "resume"),
+            "mine": ("Be kind.", None),
+            "steady": ("Be kind.", "resume"),
+        }
+
+    def test_a_limit_of_an_agents_own_is_its_runs_and_the_others_are_as_for_all(self) -> None:
+        """A2.a, R10.c: each by itself."""
+        limits = LimitSettings()
+        for name in ("max_tool_calls", "max_output_bytes", "run_seconds", "idle_seconds"):
+            own = msgspec.structs.replace(AgentSettings(), **{name: 7}).limits_within(limits)
+            assert own == msgspec.structs.replace(limits, **{name: 7})
+
+
+@pytest.mark.parametrize(("cached", "cost"), [(None, 2.0), (0.5, 1.75), (0.0, 1.5)])
+def test_what_comes_from_the_providers_cache_has_its_own_price(cached: float | None, cost: float) -> None:
+    """S13.d: none where none is named, and nothing where it costs nothing."""
+    price = PriceSettings(input=1.0, output=10.0, cached=cached)
+    assert price.cost(input_tokens=1_000_000, cached_tokens=500_000, output_tokens=100_000) == cost
 
 
 class TestPlaces:
@@ -561,7 +625,18 @@ class TestPlaces:
             database_path(msgspec.structs.replace(Settings().store, url=url), Path("/data"))
 
 
-UNSET = ("tools", "reasoning_effort", "temperature", "top_p", "max_output_tokens")
+UNSET = (
+    "tools",
+    "on_restart",
+    "reasoning_effort",
+    "temperature",
+    "top_p",
+    "max_output_tokens",
+    "max_tool_calls",
+    "max_output_bytes",
+    "run_seconds",
+    "idle_seconds",
+)
 """Keys of [agent] whose default is none."""
 
 
@@ -590,7 +665,8 @@ class TestExample:
         for table, annotation in fields_of(Settings).items():
             if (shape := as_named_tables(annotation)) is not None:
                 entries: dict[str, msgspec.Struct] = getattr(settings, table)
-                for field in fields_of(shape):
+                shared = fields_of(AgentSettings) if table == "agents" else {}
+                for field in set(fields_of(shape)) - set(shared):
                     assert any(getattr(entry, field) for entry in entries.values()), f"{table}.NAME.{field}"
             else:
                 assert as_table(annotation) or table in ("model", "fallbacks")

@@ -18,7 +18,7 @@ from holdfast.cli.terminal.lists import find_newest_session, find_run, find_sess
 from holdfast.cli.terminal.prompt import EndOfInputError, InterruptedPromptError, Prompt
 from holdfast.cli.terminal.render import TerminalView
 from holdfast.cli.terminal.run_follower import Interrupts, LeftError, NobodyToAsk, RunFollower
-from holdfast.client import HoldfastClient, NewRun, Run, Session, Tokens
+from holdfast.client import HoldfastClient, NewRun, ServerRun, Session, Tokens
 from holdfast.config import AgentSettings, StreamSettings
 from holdfast.errors import ClientError, ServerRefusedError
 from holdfast.events import ApprovalAsked
@@ -248,7 +248,7 @@ async def test_a_session_is_found_by_its_id_or_by_words_that_no_other_has() -> N
 # Lists.
 
 
-def made_run(**fields: object) -> Run:
+def made_run(**fields: object) -> ServerRun:
     known: dict[str, object] = {
         "id": "run_1",
         "status": "completed",
@@ -264,7 +264,7 @@ def made_run(**fields: object) -> Run:
         "text": "An answer\nof two lines",
         "events": 9,
     }
-    return Run(**{**known, **fields})  # type: ignore[arg-type]
+    return ServerRun(**{**known, **fields})  # type: ignore[arg-type]
 
 
 def test_runs_stand_in_columns_and_one_that_goes_on_has_taken_no_time_yet() -> None:

@@ -156,6 +156,7 @@ def test_json_lines_end_with_a_summary_that_knows_what_was_skipped() -> None:
             "input_tokens": 3,
             "output_tokens": 2,
             "cached_tokens": 0,
+            "cache_write_tokens": 0,
             "reasoning_tokens": 0,
             "total_tokens": 5,
         },

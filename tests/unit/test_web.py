@@ -18,12 +18,13 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture
 def static(tmp_path: Path) -> Path:
-    """A page of three files."""
+    """A page of a few files."""
     folder = tmp_path / "static"
     (folder / "assets").mkdir(parents=True)
     (folder / "index.html").write_text("<!doctype html>")
     (folder / "assets" / "index-abc.js").write_text("let x;")
     (folder / "assets" / "index-abc.js.gz").write_bytes(gzip.compress(b"let x;"))
+    (folder / "theme.js").write_text("let z;")
     (folder / "secret.env").write_text("KEY=1")
     return folder
 
@@ -35,11 +36,11 @@ def client_for(static: Path) -> TestClient:
 def test_files_have_their_types_and_only_those_with_a_hash_in_their_name_are_kept_for_ever(static: Path) -> None:
     """S6: each under the page's own policy."""
     client = client_for(static)
-    page, script = client.get("/"), client.get("/assets/index-abc.js")
+    page, script, theme = client.get("/"), client.get("/assets/index-abc.js"), client.get("/theme.js")
     assert (page.headers["content-type"], page.headers["cache-control"]) == ("text/html; charset=utf-8", "no-cache")
     assert script.headers["content-type"] == "text/javascript; charset=utf-8"
-    assert "immutable" in script.headers["cache-control"]
-    for answer in (page, script):
+    assert "immutable" in script.headers["cache-control"] and theme.headers["cache-control"] == "no-cache"
+    for answer in (page, script, theme):
         assert answer.headers["content-security-policy"].split("; ") == [
             "default-src 'none'",
             "script-src 'self'",

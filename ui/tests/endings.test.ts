@@ -97,3 +97,16 @@ describe("what would help", () => {
     expect(remedy({ outcome: "requires_action", reason: "client_tools" }, 0)).toBeNull();
   });
 });
+
+describe("what is kept (T3.b)", () => {
+  it("is told where there is something, or where something was to be expected", () => {
+    const kept = (outcome: Outcome, characters: number) => ending(outcome, characters)!.kept;
+    expect([
+      kept({ outcome: "cancelled", reason: "user" }, 0),
+      kept({ outcome: "failed", reason: "internal" }, 0),
+      kept({ outcome: "requires_action", reason: "client_tools" }, 0),
+      kept({ outcome: "requires_action", reason: "client_tools" }, 1),
+      kept({ outcome: "failed", reason: "internal" }, 1200),
+    ]).toEqual(["No text had arrived yet.", "", "", "What had arrived is kept: 1 character.", "What had arrived is kept: 1,200 characters."]);
+  });
+});

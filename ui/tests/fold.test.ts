@@ -32,6 +32,24 @@ describe("the fold of a run's events", () => {
     expect(view).toMatchObject({ run: "run_1", session: "s", firstToken: 102, ended: 106, outcome: { outcome: "completed" } });
   });
 
+  it("names the run of another agent that is asked as a tool", () => {
+    const asked: Bare = { type: "run.delegated", call_id: "c1", run: "run_2", agent: "research" };
+    const view = fold(EMPTY, log(...started, began, args(2), answered, asked));
+    expect(tool(view)).toMatchObject({ name: "write_file", run: "run_2" });
+  });
+
+  it("takes an approval without a call for a question, which is over when it is answered", () => {
+    const asked: Bare = { type: "approval.asked", call_id: "c9", name: "send_mail", arguments: "{}", seconds: 9 };
+    const yes: Bare = { type: "approval.answered", call_id: "c9", approved: true, by: "client" };
+    expect(tool(fold(EMPTY, log(...started, asked, yes)))).toMatchObject({ state: "done", question: true });
+    expect(tool(fold(EMPTY, log(...started, { ...began, call_id: "c9" }, answered, asked, yes))).state).toBe("ready");
+  });
+
+  it("adds up what an agent of one's own says that it has used", () => {
+    const used: Bare = { type: "usage.added", usage: { input_tokens: 3, output_tokens: 2 } };
+    expect(fold(EMPTY, log(...started, used, used)).usage).toMatchObject({ input_tokens: 6, output_tokens: 4 });
+  });
+
   it("says of a dropped call that it was not carried out, and how much of it had come", () => {
     const view = fold(
       EMPTY,

@@ -61,6 +61,17 @@ it("goes on after a broken connection, a clean end without the end, and a repeti
   expect(connected).toEqual([true, false, true, false, true]);
 });
 
+it("waits as shortly as at first once something has come again", async () => {
+  const waits = vi.spyOn(globalThis, "setTimeout");
+  answers = [0, 1, 2].map((number) => (response: ServerResponse) => response.end(frame(number)));
+  answers.push((response) => response.end(frame(3, "run.ended")));
+  expect((await read()).numbers).toEqual([0, 1, 2, 3]);
+  // Ours are drawn by lot, and so no whole numbers; fetch has timers too.
+  const taken = waits.mock.calls.map(([, wait]) => wait ?? 0).filter((wait) => !Number.isInteger(wait));
+  waits.mockRestore();
+  expect([taken.length, Math.max(...taken) / Math.min(...taken) < 2]).toEqual([3, true]);
+});
+
 it("waits for a server that is starting behind a proxy", async () => {
   answers = [(response) => response.writeHead(502).end(), (response) => response.end(frame(0, "run.ended"))];
   expect((await read()).numbers).toEqual([0]);

@@ -76,6 +76,14 @@ describe("saved messages", () => {
     expect(exchange!.view.items).toMatchObject([{ kind: "text", text: "[This message cannot be read.]" }]);
   });
 
+  it("show a call of which nobody knows whether it was carried out as that, and one that was not", () => {
+    for (const [executed, state] of [["unknown", "unknown"], ["no", "not_run"]] as const) {
+      const result: Message = { ...messages[4]!, failed: true, executed };
+      const { view } = exchangesOf([messages[3]!, result], new Map())[0]!;
+      expect(view.items).toContainEqual(expect.objectContaining({ name: "read_file", state }));
+    }
+  });
+
   it("know of a failed run what the provider's no was about", () => {
     const failed = { outcome: "failed", reason: "upstream_error", message: "No.", error: { type: "rate_limit_error", code: null } };
     expect(outcomeOf(failed as Run)).toEqual({ outcome: "failed", reason: "upstream_error", message: "No.", error_type: "rate_limit_error" });

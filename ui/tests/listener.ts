@@ -9,8 +9,10 @@ interface Asked {
   body: string;
 }
 
-/** What a test's server was asked, and how it answers next; `{}` if nobody says. */
-export const listener: { asked: Asked[]; answers: ((response: ServerResponse) => void)[] } = { asked: [], answers: [] };
+type Answer = (response: ServerResponse) => void;
+
+/** What a test's server was asked, and how it answers: next, or whoever asks for "POST /v1/runs"; `{}` if nobody says. */
+export const listener: { asked: Asked[]; answers: Answer[]; routes: Record<string, Answer> } = { asked: [], answers: [], routes: {} };
 
 /** A server for each test of a file: over real sockets, it takes down what it is asked and answers as it is told. */
 export function listenInEachTest(): void {
@@ -20,12 +22,14 @@ export function listenInEachTest(): void {
     request.on("end", () => {
       const body = Buffer.concat(pieces).toString();
       listener.asked.push({ method: request.method!, path: request.url!, headers: request.headers, body });
-      (listener.answers.shift() ?? ((fine) => fine.end("{}")))(response);
+      const route = listener.routes[`${request.method} ${request.url!.split("?")[0]}`];
+      (route ?? listener.answers.shift() ?? ((fine) => fine.end("{}")))(response);
     });
   });
   beforeEach(async () => {
     listener.asked = [];
     listener.answers = [];
+    listener.routes = {};
     await new Promise<void>((done) => server.listen(0, "127.0.0.1", done));
     const { fetch } = globalThis;
     const { port } = server.address() as AddressInfo;
@@ -46,5 +50,38 @@ export function later(body: string) {
     answer: (response: ServerResponse) => void (waiting = response),
     arrived: () => vi.waitFor(() => expect(waiting).toBeDefined()),
     give: () => void waiting!.end(body),
+  };
+}
+
+/** An answer in JSON; `{ error: { message } }` with a status is a no. */
+export const json =
+  (body: unknown, status = 200, headers: Record<string, string> = {}): Answer =>
+  (response) =>
+    void response.writeHead(status, { "Content-Type": "application/json", ...headers }).end(JSON.stringify(body));
+
+/** A connection that is lost before an answer. */
+export const lost: Answer = (response) => void response.socket!.destroy();
+
+/** The frames of events that follow each other, from a number on. */
+export const frames = (events: object[], from = 0): string =>
+  events.map((event, n) => `id: ${from + n}\ndata: ${JSON.stringify({ at: 100 + from + n, ...event })}\n\n`).join("");
+
+/** A stream of events that goes on when it is told to. */
+export function stream(first: object[]) {
+  let response: ServerResponse | undefined;
+  let sent = first.length;
+  return {
+    answer: (given: ServerResponse) => {
+      response = given;
+      given.writeHead(200, { "Content-Type": "text/event-stream" });
+      given.write(frames(first));
+    },
+    arrived: () => vi.waitFor(() => expect(response).toBeDefined()),
+    closed: (told: () => void) => void response!.on("close", told),
+    end: (...events: object[]) => {
+      const at = sent;
+      sent += events.length;
+      response!.end(frames(events, at));
+    },
   };
 }

@@ -1,9 +1,10 @@
 // @vitest-environment jsdom
+import type { ServerResponse } from "node:http";
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 import { answerText, EMPTY, fold } from "../src/lib/fold";
 import type { Numbered } from "../src/lib/wire";
 import { Replay } from "../src/state/replay.svelte";
-import { listener, listenInEachTest } from "./listener";
+import { later, listener, listenInEachTest } from "./listener";
 
 listenInEachTest();
 
@@ -59,6 +60,42 @@ describe("a long run that is replayed (T5.b)", () => {
     await replay.open();
     expect([replay.events.length, replay.run?.status, replay.problem]).toEqual([LENGTH, "completed", ""]);
     expect(answerText(replay.view)).toBe(answerText(asOf(LENGTH)));
+  });
+});
+
+describe("a run that cannot be read (T5.b)", () => {
+  it("says since when, while its connection is lost, and reads on", async () => {
+    const frame = (number: number) => `id: ${number}\ndata: ${JSON.stringify(LOG[number]!.event)}\n\n`;
+    let second: ServerResponse | undefined;
+    listener.answers = [
+      (response) => response.end(JSON.stringify({ id: "run_1", status: "running" })),
+      (response) => response.end(frame(0)),
+      (response) => void (second = response),
+      (response) => response.end(JSON.stringify({ id: "run_1", status: "completed" })),
+    ];
+    const opened = replay.open();
+    await vi.waitFor(() => expect(replay.lostAt).not.toBeNull());
+    expect(Math.abs(replay.lostAt! - Date.now() / 1000)).toBeLessThan(5);
+    await vi.waitFor(() => expect(second).toBeDefined());
+    second!.end(frame(LENGTH - 1));
+    await opened;
+    expect([replay.lostAt, replay.events.length]).toEqual([null, 2]);
+    expect(listener.asked.map(({ path }) => path)).toEqual(["/v1/runs/run_1", "/v1/runs/run_1/events", "/v1/runs/run_1/events?after=0", "/v1/runs/run_1"]);
+  });
+
+  it("says why, unless nobody looks at it any more", async () => {
+    const no = (response: ServerResponse) => void response.writeHead(404).end(JSON.stringify({ error: { message: "No such run." } }));
+    listener.answers = [no];
+    await replay.open();
+    expect([replay.problem, replay.run]).toEqual(["No such run.", null]);
+    const left = new Replay("run_2");
+    const slow = later("{}");
+    listener.answers = [slow.answer];
+    const opened = left.open();
+    await slow.arrived();
+    left.close();
+    await opened;
+    expect(left.problem).toBe("");
   });
 });
 

@@ -17,8 +17,15 @@ from holdfast.turns import OpenCall, TurnFold
 NOT_CARRIED_OUT: Final = "This call was not carried out: the run ended first."
 
 
-def drop_calls(calls: Sequence[OpenCall], cause: str, *, after_text: bool) -> list[Event]:
-    """U13: receipts of calls that never came whole, and the warning that user and model will read."""
+def drop_calls(calls: Sequence[OpenCall], cause: str, *, after_text: bool, goes_on: bool = False) -> list[Event]:
+    """U13: receipts of calls that never came whole, and the warning that user and model will read.
+
+    Args:
+        calls: what has come of them.
+        cause: why no more of them came.
+        after_text: the turn has said something before.
+        goes_on: more will be said after it (R15).
+    """
     if not calls:
         return []
     names = ", ".join(dict.fromkeys(call.name for call in calls))
@@ -26,14 +33,14 @@ def drop_calls(calls: Sequence[OpenCall], cause: str, *, after_text: bool) -> li
     warning = f"{cause} mid tool-call ({names}): {what}."
     return [
         *(ToolCallDropped(call_id=call.id, name=call.name, bytes_received=call.bytes_received) for call in calls),
-        TextAdded(text=f"\n\n{warning}" if after_text else warning),
+        TextAdded(text=("\n\n" if after_text else "") + warning + ("\n\n" if goes_on else "")),
     ]
 
 
-def cut_turn(turn: int, fold: TurnFold, error: str, cause: str) -> list[Event]:
-    """A turn's stream ended without its end."""
+def cut_turn(turn: int, fold: TurnFold, error: str, cause: str, *, goes_on: bool = False) -> list[Event]:
+    """A turn's stream ended without its end. `goes_on`: the run does not end with it (R15)."""
     return [
-        *drop_calls(fold.open_calls, cause, after_text=fold.has_text),
+        *drop_calls(fold.open_calls, cause, after_text=fold.has_text, goes_on=goes_on),
         TurnCut(turn=turn, error=error),
     ]
 

@@ -11,6 +11,8 @@ from typing import Any, assert_never
 import msgspec
 
 from holdfast.agents.approvals import ApprovalPolicy
+from holdfast.agents.calls import make_call, preview_call
+from holdfast.agents.caution import FETCH, find_reason, hear, host_of, stricter
 from holdfast.agents.cut_notes import note_cuts
 from holdfast.agents.cuts import NOT_CARRIED_OUT, cut_deltas, cut_turn, drop_calls, outcome_of_failure
 from holdfast.agents.pairing import pair_results
@@ -19,7 +21,7 @@ from holdfast.agents.request import RunRequest, with_defaults
 from holdfast.agents.resume_point import BEGINNING, ResumePoint
 from holdfast.aside import is_many, run_aside
 from holdfast.clock import Clock
-from holdfast.config import AgentSettings, LimitSettings
+from holdfast.config import AgentSettings, ApprovalMode, LimitSettings, OnRestart
 from holdfast.errors import ToolError, UpstreamError
 from holdfast.events import (
     ApprovalAnswered,
@@ -27,7 +29,6 @@ from holdfast.events import (
     ArgumentsAdded,
     Delta,
     Event,
-    Executed,
     ReasoningAdded,
     TextAdded,
     ToolCallReady,
@@ -36,17 +37,22 @@ from holdfast.events import (
     TurnStarted,
     Warned,
 )
-from holdfast.messages import AssistantMessage, Message, ToolCall, ToolMessage, ToolSpec
+from holdfast.messages import AssistantMessage, Executed, Message, ToolCall, ToolMessage
 from holdfast.outcomes import Completed, Incomplete, Outcome, RequiresAction
-from holdfast.tools.port import RemoteTools, ToolContext, Tools
+from holdfast.tools.port import Heard, RemoteTools, ToolContext, Tools
 from holdfast.turns import TurnFold
-from holdfast.upstream.port import ModelCall, Upstream
+from holdfast.upstream.port import ModelCall, Options, Upstream
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Agent:
-    """What a run is made with: the same for all runs of a server."""
+class BuiltInAgent:
+    """A model with tools. A `ServedAgent`: what its runs are made with, the same for all of them."""
 
+    name: str = "holdfast"
+    model: str = ""
+    """`provider/model`."""
+    fallbacks: tuple[str, ...] | None = None
+    """Its own; None: those of its model."""
     settings: AgentSettings
     limits: LimitSettings
     policy: ApprovalPolicy
@@ -55,6 +61,30 @@ class Agent:
     clock: Clock
     remote_tools: RemoteTools | None = None
     """Those of `tools` that may still be starting."""
+
+    @property
+    def on_restart(self) -> OnRestart:
+        """Its runs go on from their log."""
+        return self.settings.on_restart or "resume"
+
+    @property
+    def can_resume(self) -> bool:
+        """Always."""
+        return True
+
+    def with_defaults(self, options: Options) -> Options:
+        """How the model should answer: as the request says, else as the agent's settings do."""
+        return with_defaults(options, self.settings)
+
+    def preview(self, request: RunRequest) -> ModelCall:
+        """What its model would be asked first."""
+        return preview_call(self.settings, self.tools, request)
+
+    async def execute(
+        self, request: RunRequest, history: Sequence[Message], run: RunHandle, point: ResumePoint
+    ) -> Outcome:
+        """Ask the model, carry out its tools, ask again."""
+        return await Loop(self, request, history, run, point).run()
 
 
 class _EnoughError(Exception):
@@ -82,7 +112,7 @@ class Loop:
 
     def __init__(
         self,
-        agent: Agent,
+        agent: BuiltInAgent,
         request: RunRequest,
         history: Sequence[Message],
         run: RunHandle,
@@ -116,7 +146,7 @@ class Loop:
             self._say(*(Warned(message=problem) for problem in missing))
         await self._go_on()
         while self._ended is None:
-            if turn == max_turns:
+            if turn >= max_turns:
                 return Incomplete(reason="max_turns")
             self._fold = TurnFold()
             await self._model_turn(turn)
@@ -179,7 +209,7 @@ class Loop:
                 output_bytes += len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
         is_enough = output_bytes > self._max_output_bytes
         if is_enough:
-            deltas = cut_deltas(deltas, self._max_output_bytes - self._output_bytes)
+            deltas = cut_deltas(deltas, max(0, self._max_output_bytes - self._output_bytes))
         self._output_bytes = output_bytes
         self._fold.extend(deltas)
         is_keeping_up = self._run.push(deltas)
@@ -198,19 +228,11 @@ class Loop:
         if not is_first and options.tool_choice != "none":
             # A forced tool is forced once: forced again after its result, the run could never end.
             options = msgspec.structs.replace(options, tool_choice=None)
-        tools: list[ToolSpec] = list(request.client_tools)
-        if request.server_tools:
-            tools += [spec for spec in agent.tools.specs() if spec.name not in self._client_tools]
-        prompt = agent.settings.prompt
-        return ModelCall(
-            model=request.model,
-            system=f"{prompt}\n\n{request.instructions}"
-            if prompt and request.instructions
-            else prompt or request.instructions,
-            messages=tuple(self._messages),
-            tools=tuple(tools),
-            options=options,
-        )
+        if turn == self._point.turns and self._point.goes_on_from_words:
+            # A form holds from the first character on: the rest of an answer that is half said cannot have it.
+            options = msgspec.structs.replace(options, response_format=None)
+        call = make_call(agent.settings, agent.tools, request, self._messages, options)
+        return call if request.model != agent.model else msgspec.structs.replace(call, fallbacks=agent.fallbacks)
 
     async def _after_turn(self, fold: TurnFold) -> None:
         """The model has ended its turn: carry out what it asked for, or end the run."""
@@ -245,11 +267,12 @@ class Loop:
                 else:
                     self._refuse(call, _NOT_JSON)
                 continue
-            if self._tool_calls >= limit:
+            is_new = call.id not in self._point.begun
+            if is_new and self._tool_calls >= limit:
                 self._ended = Incomplete(reason="max_tool_calls")
                 self._refuse(call, NOT_CARRIED_OUT)
                 continue
-            if call.id not in self._point.begun:
+            if is_new:
                 self._tool_calls += 1
             await self._tool(call)
         if theirs and self._ended is None:
@@ -266,20 +289,50 @@ class Loop:
         except ToolError as error:
             self._refuse(call, error.message)
             return
-        policy = self._agent.policy.of(call.name)
-        if call.id in self._point.begun:
-            pass  # It was approved then.
-        elif policy == "ask" and self._request.can_ask:
-            answer = await self._ask(call)
+        point = self._point
+        policy, reason = self._agent.policy.of(call.name, self._own_policy(call.name)), ""
+        approved = self._agent.settings.caution == "auto"
+        if call.id not in point.begun and not approved:
+            reason = await self._caution(call, arguments)
+            policy = stricter(policy, self._agent.settings.caution) if reason else policy
+        was_asked = call.id in point.decisions or call.id in point.waiting
+        if call.id in point.begun:
+            # It was let pass then, or approved.
+            approved = approved or (call.id in point.decisions and point.decisions[call.id].approved)
+        elif policy != "deny" and (was_asked or (policy == "ask" and self._request.can_ask)):
+            answer = await self._ask(call, reason)
             if not answer.approved:
-                self._refuse(call, _DENIED.get(answer.by, NOT_CARRIED_OUT))
+                self._refuse(call, f"{_DENIED.get(answer.by, NOT_CARRIED_OUT)} {reason}".rstrip())
                 return
+            approved = True
         elif policy != "auto":
-            self._refuse(call, _DENIED["policy" if policy == "deny" else "nobody"])
+            self._refuse(call, f"{_DENIED['policy' if policy == 'deny' else 'nobody']} {reason}".rstrip())
             return
-        await self._carry_out(call, arguments)
+        await self._carry_out(call, arguments, approved=approved)
 
-    async def _ask(self, call: ToolCall) -> ApprovalAnswered:
+    async def _caution(self, call: ToolCall, arguments: dict[str, Any]) -> str:
+        """S17: why it needs somebody's word whatever the policy says."""
+        agent = self._agent
+        return await find_reason(
+            call.name,
+            arguments,
+            tools=agent.tools,
+            settings=agent.settings,
+            request=self._request,
+            messages=self._messages,
+        )
+
+    async def _hosts(self, call: ToolCall, arguments: dict[str, Any]) -> frozenset[str] | None:
+        """S17: where a page may lead on to: the host that was let pass, and those that are no strangers."""
+        if call.name != FETCH or self._agent.settings.caution == "auto":
+            return None
+        heard = await self._heard()
+        return heard.hosts | {host_of(arguments.get("url"))} if heard.has_read else None
+
+    async def _heard(self) -> Heard:
+        return await hear(self._agent.settings, self._request, self._agent.tools, self._messages)
+
+    async def _ask(self, call: ToolCall, reason: str) -> ApprovalAnswered:
         """Somebody's word on a call; it may have been asked for, or given, before the server was gone."""
         point = self._point
         if call.id in point.decisions:
@@ -287,7 +340,9 @@ class Loop:
         if call.id in point.waiting:
             return await self._run.ask(call.id, point.waiting[call.id])
         seconds = self._agent.settings.approval_seconds
-        self._say(ApprovalAsked(call_id=call.id, name=call.name, arguments=call.arguments, seconds=seconds))
+        self._say(
+            ApprovalAsked(call_id=call.id, name=call.name, arguments=call.arguments, seconds=seconds, reason=reason)
+        )
         return await self._run.ask(call.id, seconds)
 
     async def _check_known(self, name: str) -> None:
@@ -303,17 +358,36 @@ class Loop:
     def _tool_names(self) -> list[str]:
         return [spec.name for spec in self._agent.tools.specs()] if self._request.server_tools else []
 
-    async def _carry_out(self, call: ToolCall, arguments: dict[str, Any]) -> None:
+    def _own_policy(self, name: str) -> ApprovalMode:
+        """What a tool wants of itself (A1)."""
+        return next((spec.approval for spec in self._agent.tools.specs() if spec.name == name), "auto")
+
+    async def _carry_out(self, call: ToolCall, arguments: dict[str, Any], *, approved: bool) -> None:
         tools, clock = self._agent.tools, self._agent.clock
         if call.id not in self._point.begun:
-            label = tools.label(call.name, arguments)
-            self._say(ToolStarted(call_id=call.id, name=call.name, arguments=call.arguments, label=label))
+            self._say(
+                ToolStarted(
+                    call_id=call.id,
+                    name=call.name,
+                    arguments=call.arguments,
+                    label=tools.label(call.name, arguments),
+                    repeatable=any(spec.name == call.name and spec.repeatable for spec in tools.specs()),
+                )
+            )
         # Whatever it does, after a crash the log knows that it was begun (R8).
         await self._run.drain()
         context = ToolContext(
             run=self._request.run,
             session=self._request.session,
+            asked_by=self._request.asked_by,
             memory_scope=self._request.memory_scope or self._request.session,
+            approved=approved,
+            hosts=await self._hosts(call, arguments),
+            call=call.id,
+            can_ask=self._request.can_ask,
+            depth=self._request.depth,
+            heard=self._heard,
+            tell=self._run.push,
         )
         began = clock.monotonic()
         with self._run.waiting():
@@ -326,8 +400,9 @@ class Loop:
         self._finish(call, output, failed=failed, seconds=seconds, executed="yes")
 
     def _refuse(self, call: ToolCall, why: str) -> None:
-        """A call that is not carried out: the model is told why."""
-        self._finish(call, why, failed=True, seconds=0.0, executed="no")
+        """A call that is not carried out: the model is told why. One that had been begun before may have been (R15)."""
+        executed: Executed = "unknown" if call.id in self._point.begun else "no"
+        self._finish(call, why, failed=True, seconds=0.0, executed=executed)
 
     def _finish(self, call: ToolCall, output: str, *, failed: bool, seconds: float, executed: Executed) -> None:
         """The result of a call, for the log and for the model's next turn."""

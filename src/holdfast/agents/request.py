@@ -11,6 +11,7 @@ from holdfast.config import AgentSettings, OnRestart
 from holdfast.ids import NodeId, RunId, SessionId
 from holdfast.messages import Message, ToolSpec
 from holdfast.store.records import LanePolicy, Surface
+from holdfast.tools.port import Heard
 from holdfast.upstream.port import Options
 
 
@@ -20,8 +21,16 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     run: RunId
     session: SessionId
     surface: Surface
+    agent: str = ""
+    """A2: by its name; empty: the default one."""
     model: str
-    """`provider/model`."""
+    """`provider/model`; of an agent of one's own, its name."""
+    parent_run: RunId | None = None
+    """A6: the run whose agent has asked for this one."""
+    heard: Heard | None = None
+    """S17: what the agent knows that has asked for this one: what it says is no user's word."""
+    depth: int = 0
+    """A6: how many agents have asked one another up to here."""
     answers_as: str = ""
     """C16: what every answer calls the model; empty: by the name of whichever answered."""
     input: tuple[Message, ...]
@@ -52,6 +61,8 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     """C15: what the request was, for whoever sends the same again while it runs."""
     can_ask: bool = True
     """R12: is there anybody who could answer a question? If not, a call that needs approval is denied."""
+    asked_by: str = ""
+    """S12: the name of the key that asks; empty: the admin's."""
     ephemeral: bool = False
     conversation: str | None = None
     truncate_history: bool = False

@@ -9,7 +9,7 @@ from typing import Final
 
 from holdfast.events import ApprovalAnswered
 from holdfast.ids import CallId
-from holdfast.messages import GO_ON, AssistantMessage, Message, Text, user_says
+from holdfast.messages import GO_ON, AssistantMessage, Message, Text, UserMessage, user_says
 from holdfast.turns import TurnFold
 
 
@@ -21,6 +21,8 @@ class ResumePoint:
     """What the run has added to the conversation, and its model has to see again."""
     is_cut: bool = False
     """The last of it is a turn that broke off."""
+    was_cut: bool = False
+    """So had the turn before, which that one went on from; what was said to the run since stands between them."""
     turn: TurnFold | None = None
     """The last turn, if its model had ended it and nothing was done about it yet; it is no part of `said`."""
     is_dropped: bool = False
@@ -37,6 +39,8 @@ class ResumePoint:
     """Calls that wait for somebody's word, and how many seconds more."""
     ready: frozenset[CallId] = frozenset()
     """The client's calls that it has been told of."""
+    attempt: int = 1
+    """Which one begins: 2 or more, if its server was gone."""
     turns: int = 0
     tool_calls: int = 0
     output_bytes: int = 0
@@ -44,20 +48,32 @@ class ResumePoint:
     has_answered: bool = False
     """Has any turn come to its end? Until then a forced tool is still forced."""
 
+    @property
+    def goes_on_from_words(self) -> bool:
+        """Has the model to go on in the middle of an answer?"""
+        return user_says(GO_ON) in self.shown()
+
     def shown(self) -> list[Message]:
         """What the model is shown of it."""
         said = list(self.said)
         if not self.is_cut:
             return said
+        if said and isinstance(said[-1], AssistantMessage) and not _words(said[-1]):
+            # Thoughts without what they led to are left out: providers refuse them.
+            said.pop()
+        since: list[Message] = []
+        while self.was_cut and said and isinstance(said[-1], UserMessage):
+            since.insert(0, said.pop())
         match said:
-            case [*_, AssistantMessage() as last] if any(isinstance(part, Text) for part in last.parts):
-                # Its words as they were seen. Thoughts without what they led to are left out: providers refuse them.
-                words = tuple(part for part in last.parts if isinstance(part, Text))
-                return [*said[:-1], AssistantMessage(parts=words), user_says(GO_ON)]
-            case [*_, AssistantMessage()]:
-                return said[:-1]
+            case [*before, AssistantMessage() as last] if words := _words(last):
+                # Its words as they were seen.
+                return [*before, AssistantMessage(parts=words), user_says(GO_ON), *since]
             case _:
-                return said
+                return [*said, *since]
+
+
+def _words(said: AssistantMessage) -> tuple[Text, ...]:
+    return tuple(part for part in said.parts if isinstance(part, Text))
 
 
 BEGINNING: Final = ResumePoint()

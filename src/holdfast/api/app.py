@@ -17,21 +17,32 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from holdfast.api.about import routes as about
 from holdfast.api.chat_completions import routes as chat_completions
 from holdfast.api.conversations import routes as conversations
-from holdfast.api.middleware import BoundaryMiddleware, KeyMiddleware, OriginMiddleware
+from holdfast.api.keys import routes as keys
+from holdfast.api.messages import routes as messages
+from holdfast.api.middleware import (
+    BoundaryMiddleware,
+    KeyMiddleware,
+    LeaseMiddleware,
+    OriginMiddleware,
+    RoomMiddleware,
+)
 from holdfast.api.middleware.refusing import refuse
 from holdfast.api.problems import answer_error, answer_http_error, unknown_path
 from holdfast.api.responses import routes as responses
 from holdfast.api.runs import routes as runs
-from holdfast.api.service import Service
+from holdfast.api.service import WholeService
 from holdfast.api.sessions import routes as sessions
 from holdfast.errors import HoldfastError
+from holdfast.store.room import StoreRoom
 
 ROUTES: Final[tuple[BaseRoute, ...]] = (
     *chat_completions.ROUTES,
     *responses.ROUTES,
+    *messages.ROUTES,
     *runs.ROUTES,
     *conversations.ROUTES,
     *sessions.ROUTES,
+    *keys.ROUTES,
     *about.ROUTES,
 )
 """Tried one after the other: what is asked for most stands first."""
@@ -57,21 +68,26 @@ async def _answer_unknown(scope: Scope, receive: Receive, send: Send) -> None:
     raise HTTPException(404)
 
 
-def make_app(service: Service, *, page: Sequence[BaseRoute] = ()) -> Starlette:
+def make_app(service: WholeService, *, page: Sequence[BaseRoute] = ()) -> Starlette:
     """The ASGI application. Mounts into any other.
 
     Args:
         service: the running server.
         page: the web page's static files; they need no key.
     """
-    server = service.settings.server
+    server, cluster = service.settings.server, service.supervisor.cluster
+    middleware = [
+        Middleware(BoundaryMiddleware),
+        Middleware(OriginMiddleware, server=server, keyring=service.keyring, dialect=service.dialect, page=page),
+        Middleware(KeyMiddleware, keyring=service.keyring, page=page),
+    ]
+    if cluster is not None:
+        middleware.append(Middleware(LeaseMiddleware, cluster=cluster))
+    if max_bytes := service.settings.store.max_bytes:
+        middleware.append(Middleware(RoomMiddleware, room=StoreRoom(service.store, max_bytes, service.clock)))
     app = HoldfastApp(
         routes=[*ROUTES, *page],
-        middleware=[
-            Middleware(BoundaryMiddleware),
-            Middleware(OriginMiddleware, server=server, dialect=service.dialect, page=page),
-            Middleware(KeyMiddleware, key=server.api_key, page=page),
-        ],
+        middleware=middleware,
         exception_handlers={HoldfastError: answer_error, HTTPException: answer_http_error},
     )
     # A path with a slash too many is an unknown path, not a redirect that loses the body.

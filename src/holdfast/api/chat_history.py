@@ -36,6 +36,7 @@ def encode_message(message: Message) -> dict[str, Any]:
                 "name": message.name,
                 "content": message.output,
                 "failed": message.failed,
+                **({} if message.executed == "yes" else {"executed": message.executed}),
             }
         case _:
             assert_never(message)

@@ -1,15 +1,17 @@
 """Messages and tools as the Chat Completions API writes them, read into our vocabulary (C10-C12).
 
 Tolerant of what clients really send, and exact about what it cannot use: every error names its place. Shared by chat
-completions, responses (for tools) and the runs API; `chat_history` writes them again. Sits on the vocabulary.
+completions, responses and messages (for tools and pictures) and the runs API; `chat_history` writes them again. Sits on
+the vocabulary.
 """
 
 import re
-from collections.abc import Sequence, Sized
+from collections.abc import Sized
 from typing import Any, Final
 
 import msgspec
 
+from holdfast.api.requests.conversation import SentConversation, cut_conversation
 from holdfast.errors import RequestError
 from holdfast.ids import CallId
 from holdfast.messages import (
@@ -33,23 +35,7 @@ MAX_TOOLS: Final = 1_024
 """In one request. OpenAI takes 128, and no model can choose among so many."""
 
 
-class ChatConversation(msgspec.Struct, frozen=True, kw_only=True):
-    """What a client sent, cut where the new part begins."""
-
-    system: str
-    """All system and developer messages, joined."""
-    history: tuple[Message, ...]
-    input: tuple[Message, ...]
-    """From the last user message on, with the tool results before it; or the tool results at the end."""
-
-    @property
-    def first_user_text(self) -> str:
-        """What began the conversation (C13)."""
-        messages = (*self.history, *self.input)
-        return next((message.text for message in messages if isinstance(message, UserMessage)), "")
-
-
-def parse_conversation(raw: Any, at: str = "messages") -> ChatConversation:
+def parse_conversation(raw: Any, at: str = "messages") -> SentConversation:
     """A list of chat messages.
 
     Raises:
@@ -68,10 +54,10 @@ def parse_conversation(raw: Any, at: str = "messages") -> ChatConversation:
     said = [parsed[place] for place in places]
     if not any(isinstance(message, UserMessage) for message in said):
         raise RequestError(f"{at} has no user message.", param=at, code="no_user_message")
-    begin = _find_input(said)
-    for place in places[begin:]:
+    talk = cut_conversation(system, said)
+    for place in places[len(talk.history) :]:
         refuse_empty(parsed[place], f"{at}[{place}].content")
-    return ChatConversation(system=system, history=tuple(said[:begin]), input=tuple(said[begin:]))
+    return talk
 
 
 class ChatHistory(msgspec.Struct, frozen=True, kw_only=True):
@@ -121,17 +107,6 @@ def refuse_empty(message: Message, at: str) -> None:
         isinstance(part, Image) or part.text.strip() for part in message.parts
     ):
         raise RequestError(f"{at} is empty; it needs text or an image.", param=at, code="empty_input")
-
-
-def _find_input(said: Sequence[Message]) -> int:
-    begin = len(said) - 1
-    while isinstance(said[begin], AssistantMessage):
-        # The beginning of an answer that the model should go on with belongs to what is new.
-        begin -= 1
-    while begin and isinstance(said[begin - 1], ToolMessage):
-        # Results that nobody has answered yet are new too, whatever the user said after them.
-        begin -= 1
-    return begin
 
 
 def _parse_message(raw: Any, at: str) -> Message:

@@ -31,6 +31,8 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True):
     """A run that names no session has one under its own id."""
     input_is_past: bool = False
     """The messages before the last of a run's input are what came before, in place of what its session has."""
+    bare_items: bool = False
+    """In the input of /v1/responses a string is a user's message, and so is what has content and no role."""
     gateway_health: bool = False
     """/health/detailed also speaks of a gateway and its platforms."""
     unspoken: frozenset[str] = frozenset()
@@ -74,6 +76,7 @@ DIALECTS: Final[dict[DialectName, Dialect]] = {
         run_words="hermes",
         own_session=True,
         input_is_past=True,
+        bare_items=True,
         gateway_health=True,
         unspoken=frozenset({"session_resources", "session_fork"}),
         capabilities_object="hermes.api_server.capabilities",

@@ -29,16 +29,23 @@ def problem_of_outcome(outcome: Outcome, *, has_text: bool, tools_ran: bool) -> 
         tools_ran: have tools been carried out, so that a repetition would do their work twice?
     """
     match outcome:
+        case Failed():
+            return problem_of_ending(outcome, tools_ran=tools_ran)
+        case Cancelled() | Incomplete(reason="max_output_tokens") if not has_text:
+            return problem_of_ending(outcome, tools_ran=tools_ran)
+        case _:
+            return None
+
+
+def problem_of_ending(outcome: Outcome, *, tools_ran: bool) -> Problem:
+    """Any outcome that is no success, as an error: for a surface that has no other word for it."""
+    match outcome:
         case Failed(reason="internal"):
             status, code = 500, "internal_error"
         case Failed(status=int(status)) if status in KEPT_STATUSES:
             code = outcome.code or outcome.kind
-        case Failed():
-            status, code = 502, "agent_incomplete"
-        case Cancelled() | Incomplete(reason="max_output_tokens") if not has_text:
-            status, code = 502, "agent_incomplete"
         case _:
-            return None
+            status, code = 502, "agent_incomplete"
     headers = {} if _may_help(outcome) and not tools_ran else dict(NEVER_RETRY)
     if isinstance(outcome, Failed) and outcome.retry_after_seconds is not None:
         headers["Retry-After"] = str(math.ceil(outcome.retry_after_seconds))

@@ -1,29 +1,35 @@
 """Errors as HTTP answers: one table from error class to status, one envelope, no stack trace on the wire (S7).
 
-Every error answer has `{"error": {"message", "type", "param", "code"}}`, all four keys. Sits on the vocabulary.
+Every error answer has `{"error": {"message", "type", "param", "code"}}`, all four keys; Anthropic's clients get theirs
+(M1). Sits on the vocabulary.
 """
 
 import logging
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import Scope
 
+from holdfast.api.anthropic import anthropic_error, is_anthropic
 from holdfast.errors import (
     HoldfastError,
     KeyConflictError,
     LimitReachedError,
     RequestError,
     SessionBusyError,
+    StoreFullError,
     StoreUnavailableError,
     UpstreamError,
 )
 
 logger = logging.getLogger(__name__)
 
+REQUEST_ID: Final = "holdfast.request_id"
+"""Where a request's id stands in the ASGI scope."""
 NEVER_RETRY = {"x-should-retry": "false"}
 """SDKs repeat 409, 429 and 5xx by themselves; this tells them not to."""
 
@@ -72,7 +78,7 @@ def problem_of(error: HoldfastError) -> Problem:
 
 def _request_headers(error: RequestError) -> dict[str, str]:
     match error:
-        case KeyConflictError() | SessionBusyError() | RequestError(status=502):
+        case KeyConflictError() | SessionBusyError() | StoreFullError() | RequestError(status=502):
             # The last: a model has failed, and was asked again already where that could help.
             return NEVER_RETRY
         case LimitReachedError():
@@ -83,10 +89,16 @@ def _request_headers(error: RequestError) -> dict[str, str]:
             return {}
 
 
-def make_problem_response(problem: Problem) -> Response:
-    """The answer itself."""
+def make_problem_response(problem: Problem, scope: Scope) -> Response:
+    """The answer itself, in the shape that whoever asked knows."""
+    body = problem.envelope
+    if is_anthropic(scope):
+        # That shape has no other place to say where it is wrong.
+        where = f"{problem.param}: " if problem.param and problem.param not in problem.message else ""
+        body = anthropic_error(problem.status, where + problem.message, problem.code)
+        body["request_id"] = scope.get(REQUEST_ID)
     return Response(
-        msgspec.json.encode(problem.envelope),
+        msgspec.json.encode(body),
         status_code=problem.status,
         media_type="application/json",
         headers=dict(problem.headers),
@@ -114,7 +126,7 @@ async def answer_error(request: Request, error: Exception) -> Response:
     problem = problem_of(error)
     if problem.status >= 500:
         logger.error("%s %s: %s", request.method, request.url.path, error.message)
-    return make_problem_response(problem)
+    return make_problem_response(problem, request.scope)
 
 
 async def answer_http_error(request: Request, error: Exception) -> Response:
@@ -130,4 +142,4 @@ async def answer_http_error(request: Request, error: Exception) -> Response:
             problem = Problem(status=405, message=message, code="method_not_allowed", headers=headers)
         case status:
             problem = Problem(status=status, message=error.detail, headers=headers)
-    return make_problem_response(problem)
+    return make_problem_response(problem, request.scope)

@@ -16,6 +16,7 @@ _PATHS: Final[dict[str, WireProtocol]] = {
     "/chat/completions": "chat_completions",
     "/responses": "responses",
     "/messages": "anthropic_messages",
+    "/messages/count_tokens": "anthropic_messages",
 }
 
 
@@ -55,6 +56,11 @@ class RecordedRequest:
     def streams(self) -> bool:
         """Did it ask for a stream?"""
         return isinstance(self.body, dict) and self.body.get("stream") is True
+
+    @property
+    def counts(self) -> bool:
+        """Does it only ask how many tokens it has?"""
+        return self.path.partition("?")[0].endswith("/count_tokens")
 
     @property
     def prompt(self) -> str:

@@ -43,6 +43,10 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
     """What the provider wants back (U3): a thinking signature, encrypted reasoning, a thought signature on a call."""
     finish: Finish | None = None
     """None: `tool_calls` when there are calls, else `stop`."""
+    stopped_by: str = ""
+    """The stop sequence that ended it, for protocols that say so."""
+    count: int = 0
+    """The answer to somebody who asks how many tokens a request has."""
     usage: Usage = Usage(input_tokens=11, output_tokens=7)
     model: str = ""
     """The model the provider reports; empty: the one that was asked for."""

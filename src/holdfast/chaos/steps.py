@@ -79,6 +79,8 @@ def steps_of(reply: Reply, request: RecordedRequest, protocol: WireProtocol) -> 
         case "no_streaming" if request.streams:
             message = "Streaming is not supported for this model."
             yield make_response(400, msgspec.json.encode(FORMATS[protocol].error(400, message)))
+        case _ if request.counts:
+            yield make_response(200, msgspec.json.encode({"input_tokens": reply.count}))
         case _ if request.streams and fault.name != "only_plain":
             yield from _stream_steps(reply, request, protocol)
         case _:

@@ -7,7 +7,7 @@ import asyncio
 import os
 import sqlite3
 import stat
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Final, Literal
@@ -15,19 +15,25 @@ from typing import Final, Literal
 import aiohttp
 import msgspec
 
-from holdfast import __version__
 from holdfast.config import Settings
-from holdfast.errors import ConfigError
+from holdfast.errors import ConfigError, StoreError
+from holdfast.server import chosen_tools, settings_of_agents
 from holdfast.serving.listeners import MIN_KEY_CHARACTERS, is_loopback, is_strong, resolve
-from holdfast.settings import database_path
+from holdfast.settings import database_path, store_kind
+from holdfast.store.postgres.connections.database import Database, DatabaseConnection, is_of_driver
+from holdfast.store.postgres.migrate import find_version
 from holdfast.tools.mcp.tools import McpTools
+from holdfast.tools.sandbox.choose import McpSandboxes, choose_sandbox
+from holdfast.tools.sandbox.places import Places
 from holdfast.upstream.demo.upstream import DEMO_MODEL
 from holdfast.upstream.providers import PROVIDERS, Provider, resolve_provider
+from holdfast.version import __version__
 from holdfast.web import is_page_built
 
 ANSWER_SECONDS: Final = 3.0
 MCP_SECONDS: Final = 10.0
 _MAX_ANSWER_BYTES: Final = 4_000_000
+_INSTALL: Final = "Install bubblewrap (apt-get install bubblewrap), where namespaces are allowed"
 
 CheckState = Literal["ok", "warning", "problem"]
 
@@ -77,6 +83,9 @@ async def check_providers(settings: Settings, environment: Mapping[str, str]) ->
     models = [settings.model, *settings.fallbacks, *settings.models]
     for own in settings.models.values():
         models.extend(own.fallbacks)
+    for agent in settings.agents.values():
+        models.extend(name for name in (agent.model, *(agent.fallbacks or ())) if name)
+    models = list(dict.fromkeys(models))
     named = [model.partition("/")[0] for model in models if "/" in model]
     with_key = [
         name for name, known in PROVIDERS.items() if any(environment.get(variable) for variable in known.key_variables)
@@ -184,9 +193,11 @@ def _parse_models(body: bytes) -> set[str] | None:
         return None
 
 
-def check_store(settings: Settings, data_dir: Path) -> Check:
+async def check_store(settings: Settings, data_dir: Path) -> Check:
     """S9: can the database be read and written, and by its owner alone?"""
     path = database_path(settings.store, data_dir)
+    if path is None and store_kind(settings.store.url) == "postgres":
+        return await _check_postgres(Database(settings.store.url))
     if path is None:
         return Check(
             name="store",
@@ -218,6 +229,43 @@ def check_store(settings: Settings, data_dir: Path) -> Check:
     return _good("store", f"{path}, {path.stat().st_size / 1_000_000:.1f} MB, readable by its owner alone")
 
 
+async def _check_postgres(database: Database) -> Check:
+    connection: DatabaseConnection | None = None
+    try:
+        connection = await database.connect()
+        version = await find_version(connection, database)
+        may_create = await connection.fetchval("SELECT has_database_privilege(current_database(), 'CREATE')")
+    except ConfigError as error:
+        return Check(name="store", state="problem", text=error.message, fix="Mend store.url")
+    except Exception as error:
+        if not isinstance(error, StoreError) and not is_of_driver(error):
+            raise
+        text, _, fix = database.unavailable(error).message.rpartition("; ")
+        return Check(name="store", state="problem", text=text or fix, fix=fix[:1].upper() + fix[1:] if text else "")
+    finally:
+        if connection is not None:
+            connection.terminate()
+    if version:
+        return _good("store", f"{database.where}, schema {version}")
+    if may_create:
+        return _good("store", f"{database.where}; its schema will be made at the first start")
+    text = f"{database.where}: its schema is to be made, and the user may not"
+    return Check(
+        name="store", state="problem", text=text, fix="GRANT CREATE ON DATABASE to the user that store.url names"
+    )
+
+
+def check_agents(settings: Settings, check: Callable[[Settings], Check]) -> Iterator[Check]:
+    """A check of the default agent, and of each other for which it says something else."""
+    told: set[str] = set()
+    for name, mine in settings_of_agents(settings).items():
+        found = check(mine)
+        if found.text in told or (name and "terminal" not in chosen_tools(mine) and found.name == "sandbox"):
+            continue
+        told.add(found.text)
+        yield msgspec.structs.replace(found, name=f"{found.name} {name}") if name else found
+
+
 def check_workspace(settings: Settings) -> Check:
     """Whether the directory that the tools work in is there."""
     path = Path(settings.agent.workspace).expanduser().absolute()
@@ -230,9 +278,22 @@ def check_workspace(settings: Settings) -> Check:
     return _good("workspace", str(path))
 
 
-async def check_mcp(settings: Settings) -> AsyncIterator[Check]:
+def check_sandbox(settings: Settings, places: Places, environment: Mapping[str, str]) -> Check:
+    """S15: what confines commands here; tried out."""
+    if "terminal" not in chosen_tools(settings):
+        return _good("sandbox", "not needed: the terminal is not among the agent's tools")
+    try:
+        chosen = choose_sandbox(settings.agent, places, environment)
+    except ConfigError as error:
+        return Check(name="sandbox", state="problem", text=error.message, fix=f'{_INSTALL}, or set it to "auto"')
+    if chosen.sandbox.kind == "off":
+        return Check(name="sandbox", state="warning", text=chosen.words, fix=_INSTALL)
+    return _good("sandbox", chosen.words)
+
+
+async def check_mcp(settings: Settings, sandboxes: McpSandboxes) -> AsyncIterator[Check]:
     """Each MCP server is started or connected to once, and let go again."""
-    tools = McpTools(settings.mcp, connect_seconds=MCP_SECONDS)
+    tools = McpTools(settings.mcp, sandboxes=sandboxes, connect_seconds=MCP_SECONDS)
     try:
         await tools.settle(MCP_SECONDS)
         names, problems = tools.tool_names(), tools.problems()

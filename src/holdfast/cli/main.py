@@ -11,9 +11,9 @@ from typing import Annotated, Final, NamedTuple
 
 import typer
 
-from holdfast import __version__
-from holdfast.cli.environment import command_being_completed
+from holdfast.cli.environment import command_being_completed, hide_environment
 from holdfast.errors import ConfigError, HoldfastError
+from holdfast.version import __version__
 
 
 class CommandModule(NamedTuple):
@@ -29,6 +29,10 @@ COMMANDS: Final = (
     CommandModule("serve", "holdfast.cli.commands.serve", "Start the server."),
     CommandModule("chat", "holdfast.cli.commands.chat", "Talk to the agent, here or on a server."),
     CommandModule("runs", "holdfast.cli.commands.runs", "List, show, follow, stop and approve runs."),
+    CommandModule("replicas", "holdfast.cli.commands.replicas", "Show the servers that share a store."),
+    CommandModule("keys", "holdfast.cli.commands.keys", "Make, list and revoke the keys of a team."),
+    CommandModule("store", "holdfast.cli.commands.store", "Copy a store into another."),
+    CommandModule("trust", "holdfast.cli.commands.trust", "Trust the settings in this directory."),
     CommandModule("doctor", "holdfast.cli.commands.doctor", "Check the set-up, and say how to mend it."),
 )
 
@@ -58,6 +62,7 @@ def make_app(chosen: str | None) -> typer.Typer:
 
 def main() -> None:
     """Run the command that was asked for; a mistake of the user's is one sentence, not a stack trace."""
+    hide_environment()
     try:
         make_app(sys.argv[1] if len(sys.argv) > 1 else command_being_completed())()
     except HoldfastError as error:

@@ -34,6 +34,8 @@ class ServerConnection(msgspec.Struct, frozen=True, kw_only=True):
     client: HoldfastClient
     where: str
     """For people."""
+    is_here: bool = False
+    """It lives in this process, and no longer."""
 
 
 @asynccontextmanager
@@ -122,4 +124,4 @@ async def _open_here(options: ClientOptions, model: str | None) -> AsyncIterator
         listeners = open_listeners(resolve(_LOOPBACK), 0)
         url = make_url(_LOOPBACK, listeners[0].getsockname()[1])
         async with serve_beside(server, listeners), HoldfastClient(url, key) as client:
-            yield ServerConnection(client=client, where=f"this machine ({startup.because})")
+            yield ServerConnection(client=client, where=f"this machine ({startup.because})", is_here=True)

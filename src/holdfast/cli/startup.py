@@ -12,9 +12,11 @@ from typing import Final
 import msgspec
 
 from holdfast.config import Settings
-from holdfast.errors import ConfigError
-from holdfast.settings import Loaded, data_directory, load_settings
+from holdfast.errors import ConfigError, UntrustedError
+from holdfast.server import chosen_tools, sandbox_places, settings_of_agents
+from holdfast.settings import Loaded, TrustedFiles, data_directory, load_settings
 from holdfast.settings.check import BUILT_IN_MODELS
+from holdfast.tools.sandbox.choose import ChosenSandbox, choose_sandbox
 from holdfast.upstream.demo.upstream import DEMO_MODEL
 from holdfast.upstream.providers import PROVIDERS, resolve_provider
 
@@ -27,6 +29,7 @@ DEFAULT_MODELS: Final[Mapping[str, str]] = {
 """Which model a provider's key stands for when no model is named; looked for in this order."""
 OLLAMA_SECONDS: Final = 0.1
 _OLLAMA_ADDRESS: Final = ("127.0.0.1", 11434)
+_MOST_NAMED: Final = 8
 _MAX_ANSWER_BYTES: Final = 1_000_000
 
 
@@ -62,7 +65,26 @@ def prepare(flags: Mapping[str, object], config: Path | None, environment: Mappi
 
 
 def load(flags: Mapping[str, object], config: Path | None, environment: Mapping[str, str]) -> Loaded:
-    """The settings, checked against the providers that Holdfast knows.
+    """The settings, checked against the providers that Holdfast knows, of a file that is trusted (S16).
+
+    Raises:
+        ConfigError: a setting is wrong.
+        UntrustedError: the file was only found here, and sets what needs to be looked at first.
+    """
+    loaded = read(flags, config, environment)
+    if loaded.needs_trust and not TrustedFiles(environment).has(loaded.digest):
+        named, more = ", ".join(loaded.needs_trust[:_MOST_NAMED]), len(loaded.needs_trust) - _MOST_NAMED
+        raise UntrustedError(
+            f"{loaded.path} is not trusted, or was changed since. It was found in this directory, and it could start "
+            f"programs, send keys somewhere or say where models are; it sets {named}"
+            f"{f' and {more} more' if more > 0 else ''}. Look at it; then `holdfast trust` here, once, or name it with "
+            "--config."
+        )
+    return loaded
+
+
+def read(flags: Mapping[str, object], config: Path | None, environment: Mapping[str, str]) -> Loaded:
+    """The settings, trusted or not: only to be looked at.
 
     Raises:
         ConfigError: a setting is wrong.
@@ -87,9 +109,10 @@ def choose_model(loaded: Loaded, environment: Mapping[str, str]) -> tuple[str, s
 
 
 def find_unaskable(settings: Settings, environment: Mapping[str, str]) -> dict[str, str]:
-    """Of the default agent's models, those that cannot be asked, each with what to set."""
+    """Of the agents' models, those that cannot be asked, each with what to set."""
     problems: dict[str, str] = {}
-    for model in (settings.model, *settings.fallbacks):
+    named = [name for agent in settings.agents.values() for name in (agent.model, *(agent.fallbacks or ())) if name]
+    for model in dict.fromkeys((settings.model, *settings.fallbacks, *named)):
         provider = model.partition("/")[0]
         if provider in BUILT_IN_MODELS:
             continue
@@ -98,6 +121,23 @@ def find_unaskable(settings: Settings, environment: Mapping[str, str]) -> dict[s
         except ConfigError as error:
             problems[model] = error.message
     return problems
+
+
+def find_sandboxes(startup: Startup) -> dict[str, ChosenSandbox]:
+    """S15: what commands will run in, by agent, the default one under an empty name; only of those who have any to run.
+
+    Raises:
+        ConfigError: the settings name a sandbox that does not work here.
+    """
+    return {
+        name: choose_sandbox(
+            mine.agent,
+            sandbox_places(mine, startup.data_dir, startup.environment, startup.loaded.path),
+            startup.environment,
+        )
+        for name, mine in settings_of_agents(startup.settings).items()
+        if "terminal" in chosen_tools(mine)
+    }
 
 
 def find_ollama_model(address: tuple[str, int] = _OLLAMA_ADDRESS) -> str | None:

@@ -7,13 +7,15 @@ from holdfast.client.values import (
     Model,
     NewRun,
     PendingApproval,
-    Run,
+    Replicas,
+    ReplicaShown,
+    ServerRun,
     Session,
     SessionMessage,
     StartedRun,
     StoppedRun,
     Tokens,
-    ToolUse,
+    UsedTool,
 )
 
 __all__ = [
@@ -23,11 +25,13 @@ __all__ = [
     "Model",
     "NewRun",
     "PendingApproval",
-    "Run",
+    "ReplicaShown",
+    "Replicas",
+    "ServerRun",
     "Session",
     "SessionMessage",
     "StartedRun",
     "StoppedRun",
     "Tokens",
-    "ToolUse",
+    "UsedTool",
 ]

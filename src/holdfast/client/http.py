@@ -10,28 +10,29 @@ import random
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
-from typing import Final, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 from urllib.parse import quote
 
 import aiohttp
 import msgspec
 
-from holdfast import __version__
 from holdfast.client.values import (
     Entry,
     Health,
     Model,
     NewRun,
-    Run,
+    Replicas,
+    ServerRun,
     Session,
     SessionMessage,
     StartedRun,
     StoppedRun,
 )
 from holdfast.errors import ClientError, ServerRefusedError, ServerUnreachableError
-from holdfast.events import Event, RunEnded
+from holdfast.events import Event, RunEnded, RunHandedOver
 from holdfast.ids import BEFORE_FIRST, EventNumber
 from holdfast.sse import SseDecoder, SseFrame
+from holdfast.version import __version__
 
 ANSWER_SECONDS: Final = 60.0
 """For a plain answer; a stop waits until what there was is saved."""
@@ -128,6 +129,7 @@ class HoldfastClient:
         clock = asyncio.get_running_loop().time
         last, tries, lost_at = after, 0, 0.0
         while True:
+            is_handed_over = False
             try:
                 async with aclosing(self._read_log(run, last)) as entries:
                     async for entry in entries:
@@ -137,11 +139,11 @@ class HoldfastClient:
                             yield entry
                         if isinstance(entry.event, RunEnded):
                             return
-                problem: ClientError = ServerUnreachableError(f"{self.base_url} ended the stream early.")
-            except ServerUnreachableError as error:
-                problem = error
-            except ServerRefusedError as error:
-                if error.status not in _PASSING:
+                        is_handed_over = isinstance(entry.event, RunHandedOver)
+                what = "is going down" if is_handed_over else "ended the stream early"
+                problem: ClientError = ServerUnreachableError(f"{self.base_url} {what}.")
+            except (ServerUnreachableError, ServerRefusedError) as error:
+                if not is_passing(error):
                     raise
                 problem = error
             if tries == 0:
@@ -153,7 +155,7 @@ class HoldfastClient:
                     f"{problem.message.rstrip('. ')}. It was tried for {patience_seconds:g} s; "
                     f"run {run} may still go on there."
                 ) from problem
-            await asyncio.sleep(_wait_seconds(tries))
+            await asyncio.sleep(wait_seconds(tries))
             tries += 1
 
     async def _read_log(self, run: str, after: EventNumber) -> AsyncGenerator[Entry, None]:
@@ -188,16 +190,16 @@ class HoldfastClient:
         """Say something to a running run; the model hears it before its next turn."""
         await self._ask("POST", f"/v1/runs/{_segment(run)}/messages", _Nothing, body={"content": content})
 
-    async def get_run(self, run: str) -> Run:
+    async def get_run(self, run: str) -> ServerRun:
         """One run, with its input and tools."""
-        return await self._ask("GET", f"/v1/runs/{_segment(run)}", Run)
+        return await self._ask("GET", f"/v1/runs/{_segment(run)}", ServerRun)
 
     async def list_runs(
         self, *, status: str | None = None, session: str | None = None, limit: int = 50, before: str | None = None
-    ) -> list[Run]:
+    ) -> list[ServerRun]:
         """Runs, newest first."""
         query = {"status": status, "session_id": session, "limit": str(limit), "before": before}
-        return await self._list("/v1/runs", Run, query)
+        return await self._list("/v1/runs", ServerRun, query)
 
     # Sessions
 
@@ -228,6 +230,34 @@ class HoldfastClient:
         timeout = aiohttp.ClientTimeout(total=seconds)
         async with self._open("GET", "/health", timeout=timeout) as response:
             return self._parse(await response.read(), Health)
+
+    async def replicas(self) -> Replicas:
+        """The servers that share its store (R17)."""
+        return await self._ask("GET", "/health/detailed", Replicas)
+
+    # Keys, for an admin (S12-S14)
+
+    async def add_key(self, key: dict[str, Any]) -> dict[str, Any]:
+        """Make a key; the answer has it, this once."""
+        return await self._ask("POST", "/v1/keys", dict[str, Any], body=key)
+
+    async def list_keys(self) -> list[dict[str, Any]]:
+        """All keys, without the keys themselves."""
+        return await self._list("/v1/keys", dict[str, Any], {})
+
+    async def revoke_key(self, name: str) -> None:
+        """Revoke a key."""
+        await self._ask("DELETE", f"/v1/keys/{_segment(name)}", dict[str, Any])
+
+    async def usage(self, key: str | None = None) -> list[dict[str, Any]]:
+        """What keys have used."""
+        return await self._list("/v1/usage", dict[str, Any], {"key": key})
+
+    async def audit(self, after: int) -> list[dict[str, Any]]:
+        """Some of the audit log's lines, after one of them."""
+        timeout = aiohttp.ClientTimeout(total=ANSWER_SECONDS, sock_connect=CONNECT_SECONDS)
+        async with self._open("GET", "/v1/audit", query={"after": str(after)}, timeout=timeout) as response:
+            return [self._parse(line, dict[str, Any]) for line in (await response.read()).splitlines()]
 
     # HTTP
 
@@ -284,7 +314,9 @@ class HoldfastClient:
                     f"{self.base_url} cannot be reached (connection refused); `holdfast serve` starts a server."
                 ) from error
             # Only the kind of failure: the text of some has the whole request in it.
-            raise ServerUnreachableError(f"{self.base_url} cannot be reached ({type(error).__name__}).") from error
+            is_cut = isinstance(error, aiohttp.ClientPayloadError | aiohttp.ServerDisconnectedError | ConnectionError)
+            kind = "the connection broke off" if is_cut else type(error).__name__
+            raise ServerUnreachableError(f"{self.base_url} cannot be reached ({kind}).") from error
 
     def _parse(self, data: bytes | msgspec.Raw, kind: type[T]) -> T:
         try:
@@ -300,8 +332,15 @@ class HoldfastClient:
             try:
                 return await call()
             except ServerUnreachableError:
-                await asyncio.sleep(_wait_seconds(tries))
+                await asyncio.sleep(wait_seconds(tries))
         return await call()
+
+
+def is_passing(error: ClientError) -> bool:
+    """May the same be asked again, because the server is away, starts or stops?"""
+    return isinstance(error, ServerUnreachableError) or (
+        isinstance(error, ServerRefusedError) and error.status in _PASSING
+    )
 
 
 def _parse_entry(frame: SseFrame) -> Entry | None:
@@ -336,6 +375,7 @@ def _segment(text: str) -> str:
     return quote(text, safe="")
 
 
-def _wait_seconds(tries: int) -> float:
+def wait_seconds(tries: int) -> float:
+    """How long to wait after so many tries in vain: longer each time, and not all clients at once."""
     longest: float = min(_LONGEST_WAIT_SECONDS, _FIRST_WAIT_SECONDS * 2 ** min(tries, 10))
     return longest * random.uniform(0.5, 1.0)

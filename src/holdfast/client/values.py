@@ -18,6 +18,7 @@ class Tokens(msgspec.Struct, frozen=True, kw_only=True):
     output_tokens: int = 0
     total_tokens: int = 0
     cached_tokens: int = 0
+    cache_write_tokens: int = 0
     reasoning_tokens: int = 0
 
 
@@ -40,6 +41,8 @@ class NewRun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """None: a new session."""
     instructions: str | None = None
     on_disconnect: Literal["continue", "cancel"] | float = "continue"
+    on_restart: Literal["resume", "end"] | None = None
+    """None: as the server has it for such a run (R15)."""
 
 
 class StartedRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,7 +63,7 @@ class PendingApproval(msgspec.Struct, frozen=True, kw_only=True):
     expires_at: float
 
 
-class ToolUse(msgspec.Struct, frozen=True, kw_only=True):
+class UsedTool(msgspec.Struct, frozen=True, kw_only=True):
     """A tool that a run has used."""
 
     call_id: str
@@ -71,7 +74,7 @@ class ToolUse(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float | None = None
 
 
-class Run(msgspec.Struct, frozen=True, kw_only=True):
+class ServerRun(msgspec.Struct, frozen=True, kw_only=True):
     """A run, going on or ended."""
 
     id: str
@@ -95,10 +98,12 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     metadata: dict[str, Any] = {}
     input: list[dict[str, Any]] = []
     """Not in lists."""
-    tools: list[ToolUse] = []
+    tools: list[UsedTool] = []
     """Not in lists."""
     warnings: list[str] = []
     """Not in lists."""
+    replica: str = ""
+    """The server that has it, or had it last, where several share a store."""
 
 
 class StoppedRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -163,3 +168,23 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     status: str
     platform: str
     version: str
+
+
+class ReplicaShown(msgspec.Struct, frozen=True, kw_only=True):
+    """One of the servers that share a store."""
+
+    name: str
+    version: str
+    started_at: float
+    lease_seconds: float
+    """How long its lease still holds; negative: it has ended that long ago."""
+    runs: int
+
+
+class Replicas(msgspec.Struct, frozen=True, kw_only=True):
+    """The servers that share a store, as one of them sees it."""
+
+    replica: str
+    """The one that was asked."""
+    replicas: list[ReplicaShown] | None = None
+    """None: it cannot tell now; empty: no other can be there."""

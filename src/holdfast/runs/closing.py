@@ -30,9 +30,9 @@ def close_interrupted(transcript: Transcript, outcome: Outcome) -> list[Event]:
     elif turn is not None:
         events += drop_calls(transcript.half_calls, cause, after_text=turn.has_text)
     # Whoever was asked need not answer any more.
-    events += (ApprovalAnswered(call_id=asked, approved=False, by="stop") for asked in transcript.approvals)
+    events += (ApprovalAnswered(call_id=asked, approved=False, by="stop") for asked in transcript.calls.approvals)
     running: set[CallId] = set()
-    for tool in transcript.running_tools():
+    for tool in transcript.calls.running():
         running.add(tool.call_id)
         events.append(
             ToolFinished(call_id=tool.call_id, name=tool.name, output=UNKNOWN_RESULT, failed=True, executed="unknown")

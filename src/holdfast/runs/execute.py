@@ -1,7 +1,7 @@
 """Executing a run: from its turn on the session, through its agent's work, to its one saved end (R2, R6, R11).
 
 Whatever happens to the work becomes an outcome here, and every outcome is saved before it is told. Above: the
-supervisor. Below: the agent's loop, the recorder, and `sweep` for what could not be saved.
+supervisor. Below: agents by their port, the recorder, and `sweep` for what could not be saved.
 """
 
 import asyncio
@@ -9,7 +9,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 
 from holdfast.agents.cuts import outcome_of_failure
-from holdfast.agents.loop import Agent, Loop
+from holdfast.agents.directory import Agents
 from holdfast.errors import StoreError, UpstreamError
 from holdfast.events import Warned
 from holdfast.ids import RunId
@@ -34,7 +34,7 @@ class Executor:
     def __init__(
         self,
         store: Store,
-        agent: Agent,
+        agents: Agents,
         metrics: Metrics,
         registry: Registry,
         sweeper: Sweeper,
@@ -43,8 +43,8 @@ class Executor:
         """`free` lets others have a run that was handed over."""
         self._store = store
         self._free = free
-        self._agent = agent
-        self._clock = agent.clock
+        self._agents = agents
+        self._clock = agents.clock
         self._metrics = metrics
         self._registry = registry
         self._sweeper = sweeper
@@ -85,7 +85,10 @@ class Executor:
                 logger.info("run %s started: %s, surface %s", request.run, request.model, request.surface)
             if state.phase is not Phase.RUNNING:
                 return state.interruption or Cancelled(reason="shutdown")
-            return await Loop(self._agent, request, await self._history(live), live, live.point).run()
+            agent = self._agents.find(request.agent)
+            if agent is None:
+                return Failed(reason="internal", message=f"There is no agent {request.agent!r} here any more.")
+            return await agent.execute(request, await self._history(live), live, live.point)
         except asyncio.CancelledError:
             return state.interruption or Cancelled(reason="shutdown")
         except UpstreamError as error:
@@ -185,6 +188,6 @@ def _log_end(live: LiveRun, outcome: Outcome, seconds: float) -> None:
         transcript.model or live.request.model,
         live.request.surface,
         seconds,
-        transcript.usage.input_tokens,
-        transcript.usage.output_tokens,
+        transcript.spending.usage.input_tokens,
+        transcript.spending.usage.output_tokens,
     )

@@ -12,14 +12,14 @@ from holdfast.agents.request import RunRequest
 from holdfast.aside import is_many, run_aside
 from holdfast.ids import CallId, NodeId
 from holdfast.messages import AssistantMessage, Message, SystemMessage, ToolCall, ToolMessage
-from holdfast.store.port import Store
+from holdfast.store.port import Kept
 from holdfast.store.records import StoredMessage
 
 TRUNCATED_MESSAGES = 100
 LOST_RESULT: Final = "The result of this call was lost: it is not known what came of it."
 
 
-async def read_history(store: Store, request: RunRequest) -> Sequence[Message]:
+async def read_history(store: Kept, request: RunRequest) -> Sequence[Message]:
     """The stored messages that a request's input follows.
 
     Raises:
@@ -29,7 +29,7 @@ async def read_history(store: Store, request: RunRequest) -> Sequence[Message]:
     return shown_of(request, await read_said(store, node))
 
 
-async def read_said(store: Store, node: NodeId | None) -> list[Message]:
+async def read_said(store: Kept, node: NodeId | None) -> list[Message]:
     """What was said up to a stored message. Instructions are no part of it, and neither is what nobody can read.
 
     Raises:
@@ -70,7 +70,7 @@ def shown_of(request: RunRequest, messages: Sequence[Message]) -> Sequence[Messa
     return trim(list(messages), TRUNCATED_MESSAGES) if request.truncate_history else messages
 
 
-async def _newest(store: Store, request: RunRequest) -> NodeId | None:
+async def _newest(store: Kept, request: RunRequest) -> NodeId | None:
     if request.parent is not None or request.rooted:
         return request.parent
     session = await store.get_session(request.session)

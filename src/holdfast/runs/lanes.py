@@ -10,6 +10,7 @@ from typing import Protocol
 from holdfast.errors import LimitReachedError, SessionBusyError
 from holdfast.ids import SessionId
 from holdfast.outcomes import Cancelled
+from holdfast.owners import bare_name
 from holdfast.runs.live import LiveRun
 from holdfast.store.port import RunLog
 from holdfast.store.records import IdempotencyKey, Reserved
@@ -72,12 +73,12 @@ class LocalLanes:
             return
         if policy == "reject":
             raise SessionBusyError(
-                f"Session {session} has a run ({lane[0][0].request.run}). Wait for it, stop it, or send lane: "
-                '"wait" or "replace".'
+                f"Session {bare_name(session)} has a run ({lane[0][0].request.run}). Wait for it, stop it, or send "
+                'lane: "wait" or "replace".'
             )
         if policy == "wait" and len(lane) > self._max_queued:
             raise LimitReachedError(
-                f"Session {session} has {len(lane) - 1} runs waiting (limits.max_queued_per_session).",
+                f"Session {bare_name(session)} has {len(lane) - 1} runs waiting (limits.max_queued_per_session).",
                 limit="max_queued_per_session",
             )
 
@@ -100,7 +101,7 @@ class LocalLanes:
 
     async def create(self, live: LiveRun, key: IdempotencyKey | None) -> Reserved | None:
         """Have a run saved. Its place is known already."""
-        return await self._log.create_run(live.record, key)
+        return await self._log.create_run(live.record, key, live.allowance)
 
     def leave(self, live: LiveRun) -> None:
         """Give the place up, once the run is saved: whoever comes next reads its answer."""

@@ -16,11 +16,13 @@ from holdfast.events import CONTENT_DELTAS, ApprovalAnswered, ApprovedBy, Event,
 from holdfast.ids import BEFORE_FIRST, CallId, EventNumber
 from holdfast.messages import UserMessage
 from holdfast.outcomes import Cancelled
+from holdfast.owners import bare_name
 from holdfast.runs.log.recorder import Recorder
 from holdfast.runs.log.subscription import Subscription
 from holdfast.runs.questions import Questions
-from holdfast.runs.resume import Resumption
+from holdfast.runs.restart.resume import Resumption
 from holdfast.runs.state import NEXT, WORKING, Admission, Move, Phase, RunState
+from holdfast.store.accounts import Allowance
 from holdfast.store.port import RunLog
 from holdfast.store.records import Reserved, RunRecord
 
@@ -49,6 +51,7 @@ class LiveRun:
         "_clock",
         "_grace",
         "_log",
+        "allowance",
         "is_waiting",
         "opening",
         "point",
@@ -70,10 +73,14 @@ class LiveRun:
         self.request = request
         self.record = record
         """As the store has it from its start."""
+        self.allowance: Allowance | None = None
+        """S12: what its key may have, while the run is being created."""
         self.recorder = Recorder(request.run, log, clock, None if resumed is None else resumed.transcript)
         self.state = RunState()
         self.times = Times(clock.monotonic())
-        self.opening: Sequence[Event] = (RunStarted(run=request.run, session=request.session, model=request.model),)
+        self.opening: Sequence[Event] = (
+            RunStarted(run=request.run, session=bare_name(request.session), model=request.model),
+        )
         """What its log says first of all, in this process."""
         self.point = BEGINNING
         """Where its agent begins."""
@@ -282,5 +289,4 @@ class LiveRun:
             self._grace = asyncio.get_running_loop().call_later(float(policy), self._abandon)
 
     def _abandon(self) -> None:
-        if not self.readers:
-            self.interrupt(Cancelled(reason="client_disconnect"))
+        self.interrupt(Cancelled(reason="client_disconnect"))

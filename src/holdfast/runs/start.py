@@ -11,14 +11,16 @@ from dataclasses import dataclass
 
 from holdfast.agents.request import RunRequest
 from holdfast.clock import Clock
+from holdfast.errors import RequestError
 from holdfast.ids import RunId
 from holdfast.outcomes import Cancelled
 from holdfast.runs.live import LiveRun
 from holdfast.runs.log.subscription import Subscription
 from holdfast.runs.registry import Registry
-from holdfast.runs.resume import continuation_of
+from holdfast.runs.restart.resume import continuation_of
 from holdfast.runs.state import Admission, Move, Phase
 from holdfast.runs.telemetry.tracing import Tracing
+from holdfast.store.accounts import Allowance
 from holdfast.store.port import RunLog
 from holdfast.store.records import IdempotencyKey, Reserved, RunRecord
 
@@ -64,7 +66,9 @@ class Starter:
         self._store_is_well = True
         """The last run could be saved. If not, no model is asked before its run is saved, until one is."""
 
-    async def start(self, request: RunRequest, key: IdempotencyKey | None) -> Started | Reserved:
+    async def start(
+        self, request: RunRequest, key: IdempotencyKey | None, allowance: Allowance | None = None
+    ) -> Started | Reserved:
         """Start a run, and subscribe to it from its start before it can say a word.
 
         Returns:
@@ -72,12 +76,14 @@ class Starter:
 
         Raises:
             LimitReachedError, SessionBusyError: not now.
+            RequestError: its key may not have it (`check_allowance`).
             StoreUnavailableError: it could not be saved.
         """
         # Where the store's file is gone not even the model is asked.
         self._log.require_present()
         self._registry.check(request)
         live = LiveRun(request, make_record(request, self._clock.now(), self._replica), self._log, self._clock)
+        live.allowance = allowance
         # Counted from here on, so that limits hold while the store is being asked.
         turn = self._registry.add(live)
         subscription = live.subscribe()
@@ -85,7 +91,8 @@ class Starter:
             self._tracing.follow(live)
         saving = asyncio.get_running_loop().create_task(self._save(live, turn, key))
         live.saving = saving
-        if key is None and self._store_is_well:
+        # Whoever has a key of the team is admitted first (S12).
+        if key is None and allowance is None and not request.asked_by and self._store_is_well:
             # The model is asked while the run is being saved. What it says is saved after that, and told after that.
             self._launch(live, turn)
         try:
@@ -105,6 +112,9 @@ class Starter:
         """Save a run, and see that it executes or is withdrawn, whether or not somebody still waits for it."""
         try:
             reserved = await self._registry.create(live, key)
+        except RequestError:
+            self._refuse(live)
+            raise
         except BaseException:
             self._store_is_well = False
             self._refuse(live)
@@ -142,6 +152,8 @@ def make_record(request: RunRequest, now: float, replica: str = "") -> RunRecord
         id=request.run,
         session=request.session,
         surface=request.surface,
+        agent=request.agent,
+        parent_run=request.parent_run,
         model=request.model,
         answers_as=request.answers_as,
         created_at=now,
@@ -157,6 +169,7 @@ def make_record(request: RunRequest, now: float, replica: str = "") -> RunRecord
         in_lane=request.lane is not None,
         fingerprint=request.fingerprint,
         replica=replica,
+        asked_by=request.asked_by,
         on_restart=request.on_restart,
         continuation=continuation_of(request),
     )

@@ -1,14 +1,14 @@
 """The door to all runs: starting them, finding them again, reading and acting on them, and the orderly end (R4-R13).
 
 What is behind it is split along a run's life: `start`, `execute`, `sweep`, `take_up`, over a `registry` they share;
-and, where several servers share a store, `replicas`. Above: the API and the composition root. Below: the agent's loop
-and the ports.
+and, where several servers share a store, `replicas`. Above: the API and the composition root. Below: agents, and
+the ports.
 """
 
 import asyncio
 from collections.abc import Mapping, Sequence
 
-from holdfast.agents.loop import Agent
+from holdfast.agents.directory import Agents
 from holdfast.agents.request import RunRequest
 from holdfast.errors import HandedOverError, KeyConflictError, NotFoundError, RequestError
 from holdfast.events import ApprovedBy
@@ -23,18 +23,22 @@ from holdfast.runs.log.subscription import Subscription
 from holdfast.runs.refusals import MAX_STEERING, nothing_to_approve, run_ended, too_much_said
 from holdfast.runs.registry import Registry
 from holdfast.runs.replicas.cluster import Cluster
+from holdfast.runs.restart.take_up import TakeUp
 from holdfast.runs.start import Started, Starter
 from holdfast.runs.state import Phase
 from holdfast.runs.sweep import Sweeper
-from holdfast.runs.take_up import TakeUp
 from holdfast.runs.telemetry.metrics import Metrics
 from holdfast.runs.telemetry.tracing import Tracing
 from holdfast.runs.view import RunView
+from holdfast.store.accounts import Allowance
 from holdfast.store.coordination import Decide, Steer
 from holdfast.store.port import Store
 from holdfast.store.records import IdempotencyKey, Reserved, RunFilter, RunRecord
+from holdfast.upstream.port import ModelCall
 
 USER_STOP = Cancelled(reason="user")
+END_SECONDS = 2.0
+"""How long it is waited for what became of an end that is being saved."""
 
 
 class Supervisor:
@@ -43,23 +47,24 @@ class Supervisor:
     def __init__(
         self,
         store: Store,
-        agent: Agent,
+        agents: Agents,
         metrics: Metrics,
         tracing: Tracing | None = None,
         cluster: Cluster | None = None,
     ) -> None:
         """`cluster`: the other servers, where the store has several."""
         self._store = store
+        self._agents = agents
         self._metrics = metrics
         self.cluster = cluster
-        max_queued = agent.limits.max_queued_per_session
+        max_queued = agents.limits.max_queued_per_session
         lanes = LocalLanes(store, max_queued) if cluster is None else cluster.open_lanes(max_queued, self._interrupt)
-        self.registry = Registry(agent.limits, lanes)
-        self._sweeper = Sweeper(store, agent.limits, agent.clock, self.registry)
-        executor = Executor(store, agent, metrics, self.registry, self._sweeper, self._free)
+        self.registry = Registry(agents.limits, lanes)
+        self._sweeper = Sweeper(store, agents, self.registry)
+        executor = Executor(store, agents, metrics, self.registry, self._sweeper, self._free)
         name = "" if cluster is None else cluster.introduction.name
-        self._starter = Starter(store, agent.clock, self.registry, executor.launch, tracing, replica=name)
-        self._take_up = TakeUp(store, agent, self.registry, executor.launch, metrics, tracing, replica=name)
+        self._starter = Starter(store, agents.clock, self.registry, executor.launch, tracing, replica=name)
+        self._take_up = TakeUp(store, agents, self.registry, executor.launch, metrics, tracing, replica=name)
         self._reserving: dict[str, asyncio.Event] = {}
         """Idempotency keys whose run is being created."""
         self._closing = False
@@ -92,33 +97,40 @@ class Supervisor:
         """R15: go on with runs that another process left behind; returns at once."""
         self._take_up.begin(records)
 
-    async def start(self, request: RunRequest, key: IdempotencyKey | None = None) -> Started:
+    def preview(self, request: RunRequest) -> ModelCall:
+        """What a model would be asked, were this request run now; nothing is."""
+        return (self._agents.find(request.agent) or self._agents.default).preview(request)
+
+    async def start(
+        self, request: RunRequest, key: IdempotencyKey | None = None, allowance: Allowance | None = None
+    ) -> Started:
         """Start a run, and subscribe to it from its start before it can say a word; or find the one that has its key.
 
         Raises:
             LimitReachedError, SessionBusyError: not now.
+            RequestError: its key may not have it (`check_allowance`).
             KeyConflictError: the key was used with another request.
             StoreUnavailableError: it could not be saved; nothing of it is told, and no tool was run. A model that had
                 been asked already was left at once.
         """
         if key is None:
-            return await self._start(request, None)
+            return await self._start(request, None, allowance)
         # One after the other: the same request twice must not find its own first in its way (R10, R11).
         while key.key in self._reserving:
             await self._reserving[key.key].wait()
         reserved = self._reserving[key.key] = asyncio.Event()
         try:
             first = await self._store.find_key(key.key)
-            return await (self._replay(first, key) if first is not None else self._start(request, key))
+            return await (self._replay(first, key) if first is not None else self._start(request, key, allowance))
         finally:
             del self._reserving[key.key]
             reserved.set()
 
-    async def _start(self, request: RunRequest, key: IdempotencyKey | None) -> Started:
+    async def _start(self, request: RunRequest, key: IdempotencyKey | None, allowance: Allowance | None) -> Started:
+        await self._take_up.ensure_session(request.session)
         if self._closing:
             raise RequestError("The server is shutting down.", status=503, code="shutting_down")
-        await self._take_up.ensure_session(request.session)
-        started = await self._starter.start(request, key)
+        started = await self._starter.start(request, key, allowance)
         return await self._replay(started, key) if isinstance(started, Reserved) else started
 
     async def _replay(self, first: Reserved, key: IdempotencyKey | None) -> Started:
@@ -137,6 +149,7 @@ class Supervisor:
 
     async def find_request(self, fingerprint: str) -> RunId | None:
         """C15: a run that the same request has started and that is going on, with nobody having interrupted it."""
+        await self._take_up.ensure_all()
         live = self.registry.find_request(fingerprint)
         if live is not None or self.cluster is None:
             return None if live is None else live.request.run
@@ -149,15 +162,20 @@ class Supervisor:
         await self._take_up.ensure(run)
         live = self.registry.get(run)
         record = live.record if live is not None else await self._store.get_run(run)
-        if record is None:
-            return None
-        if live is not None or record.outcome is not None or self.cluster is None:
-            return RunView(record, live, self._store)
-        said = await read_transcript(self._store, run)
-        if said.outcome is not None:
-            # It has ended meanwhile, and there is more to know of it.
-            record = await self._store.get_run(run)
-        return None if record is None else RunView(record, None, self._store, said)
+        return None if record is None else await self.look(record)
+
+    async def look(self, record: RunRecord) -> RunView | None:
+        """A run of which the store's record is at hand; None: it was deleted meanwhile."""
+        live = self.registry.get(record.id)
+        if self.cluster is not None and live is not None:
+            await live.recorder.while_ending(END_SECONDS)
+        view = self.view(record)
+        if self.cluster is None or not view.is_elsewhere:
+            return view
+        said = await read_transcript(self._store, record.id)
+        # It may have ended meanwhile, and then there is more to know of it.
+        known = record if said.outcome is None else await self._store.get_run(record.id)
+        return None if known is None else RunView(known, None, self._store, said)
 
     async def get(self, run: RunId) -> RunView:
         """As `find`.
@@ -171,13 +189,14 @@ class Supervisor:
         return view
 
     def view(self, record: RunRecord) -> RunView:
-        """A run of which the store's record is at hand."""
+        """A run of which the store's record is at hand, without a look at the log of one that goes on elsewhere."""
         live = self.registry.get(record.id)
         # Its end may be stored and not told yet: then it has not ended, for anybody.
         return RunView(live.record if live is not None else record, live, self._store)
 
     async def active_run(self, session: SessionId) -> RunView | None:
         """The run that a session is busy with."""
+        await self._take_up.ensure_session(session)
         live = self.registry.active_in(session)
         if live is not None:
             return RunView(live.record, live, self._store)
@@ -189,6 +208,7 @@ class Supervisor:
         elsewhere = await self.cluster.active_in(sessions) if self.cluster is not None else {}
         found = {session: record.id for session, record in elsewhere.items()}
         for session in sessions:
+            await self._take_up.ensure_session(session)
             live = self.registry.active_in(session)
             if live is not None:
                 found[session] = live.request.run

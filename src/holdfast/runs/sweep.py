@@ -7,8 +7,7 @@ import asyncio
 import logging
 from collections.abc import Sequence
 
-from holdfast.clock import Clock
-from holdfast.config import LimitSettings
+from holdfast.agents.directory import Agents
 from holdfast.errors import LogConflictError
 from holdfast.ids import RunId
 from holdfast.outcomes import Cancelled
@@ -27,10 +26,10 @@ PASSES = 3
 class Sweeper:
     """Sweeps from the first run on."""
 
-    def __init__(self, log: RunLog, limits: LimitSettings, clock: Clock, registry: Registry) -> None:
+    def __init__(self, log: RunLog, agents: Agents, registry: Registry) -> None:
         self._log = log
-        self._limits = limits
-        self._clock = clock
+        self._agents = agents
+        self._clock = agents.clock
         self._registry = registry
         self._unsaved: dict[RunId, LogEnding] = {}
         self._to_purge: list[LiveRun] = []
@@ -88,9 +87,10 @@ class Sweeper:
 
     def _exceeded(self, live: LiveRun, now: float) -> str | None:
         """Which limit of time a run has reached."""
-        since, limits = live.times.executing_since, self._limits
-        if since is None:
+        since, agent = live.times.executing_since, self._agents.find(live.request.agent)
+        if since is None or agent is None:
             return None
+        limits = agent.limits
         if now - since > limits.run_seconds:
             return f"The run reached its limit of {limits.run_seconds:g} seconds (limits.run_seconds)."
         if not live.is_waiting and now - live.times.active_at > limits.idle_seconds:

@@ -9,8 +9,9 @@ from holdfast.ids import RunId
 from holdfast.messages import Usage
 from holdfast.outcomes import Outcome, RunStatus, outcome_name
 from holdfast.runs.live import LiveRun
+from holdfast.runs.log.calls import WaitingApproval
 from holdfast.runs.log.reading import read_transcript
-from holdfast.runs.log.transcript import Transcript, WaitingApproval
+from holdfast.runs.log.transcript import Transcript
 from holdfast.runs.state import Phase
 from holdfast.store.port import RunLog
 from holdfast.store.records import RunRecord
@@ -30,6 +31,10 @@ class RunView:
         self._live = live
         self._log = log
         self._elsewhere = elsewhere
+
+    def shown_as(self, record: RunRecord) -> "RunView":
+        """The same run, with the names that whoever looks at it knows (S12)."""
+        return RunView(record, self._live, self._log, self._elsewhere)
 
     @property
     def _transcript(self) -> Transcript | None:
@@ -85,7 +90,7 @@ class RunView:
     def usage(self) -> Usage:
         """Tokens so far."""
         transcript = self._transcript
-        return transcript.usage if transcript is not None else self.record.usage
+        return transcript.spending.usage if transcript is not None else self.record.usage
 
     @property
     def text(self) -> str:
@@ -105,7 +110,7 @@ class RunView:
         if self._live is not None and self._live.state.phase is not Phase.WAITING_APPROVAL:
             return ()
         transcript = self._transcript
-        return tuple(transcript.approvals.values()) if transcript is not None else ()
+        return tuple(transcript.calls.approvals.values()) if transcript is not None else ()
 
     async def read_transcript(self) -> Transcript:
         """All that it has said and done so far.

@@ -20,9 +20,16 @@ _UNREADABLE: Final = Problem(
     code="invalid_handshake",
 )
 
+_OTHER_METHOD: Final = Problem(
+    status=405, message="A WebSocket is asked for with GET.", code="invalid_handshake", headers={"Allow": "GET"}
+)
+
 
 def find_handshake_problem(method: bytes, target: bytes, headers: Iterable[tuple[bytes, bytes]]) -> Problem | None:
     """What is wrong with a request that asks for a WebSocket; None: nothing."""
+    if method != b"GET":
+        # Only newer versions of websockets say so.
+        return _OTHER_METHOD
     reader = ServerProtocol(extensions=[ServerPerMessageDeflateFactory()])
     lines = (name + b": " + value + b"\r\n" for name, value in headers)
     reader.receive_data(b"%b %b HTTP/1.1\r\n%b\r\n" % (method, target, b"".join(lines)))

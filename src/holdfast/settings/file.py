@@ -37,13 +37,14 @@ def read_file(path: Path, environment: Mapping[str, str]) -> "SettingsFile":
         ConfigError: it cannot be read or is not TOML. Wrong keys and values are in `problems` instead.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        content = path.read_bytes()
+        text = content.decode()
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}.") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path} is not UTF-8 text (byte {error.start}).") from error
     values, lines = parse_toml(text.replace("\r\n", "\n"), str(path))
-    found = SettingsFile(path=path, lines=lines, environment=environment)
+    found = SettingsFile(path=path, lines=lines, environment=environment, content=content)
     found.read_table(Settings, values, ())
     return found
 
@@ -54,11 +55,14 @@ class SettingsFile(msgspec.Struct, kw_only=True):
     path: Path
     lines: Mapping[Key, int]
     environment: Mapping[str, str]
+    content: bytes = b""
     values: dict[Key, object] = {}
     problems: list[str] = []
     warnings: list[str] = []
     variables: set[str] = set()
     """The names that the file refers to."""
+    references: set[Key] = set()
+    """The keys whose values refer to some."""
     empty: dict[Key, str] = {}
     """Keys whose value refers to a variable that is empty or not set, and that variable."""
 
@@ -122,6 +126,7 @@ class SettingsFile(msgspec.Struct, kw_only=True):
             self._warn(key, f'"{reference[0]}" names no variable and is left as it is; "$${{" writes "${{".')
             return reference[0]
         self.variables.add(name)
+        self.references.add(key)
         if not self.environment.get(name, "").strip():
             self.empty[key] = name
         if name not in self.environment:

@@ -1,6 +1,6 @@
 """Where Holdfast keeps its files: data, configuration, the database.
 
-Above: cli and server. Below: config. Only computes paths; makes and opens nothing.
+Above: cli and server. Below: config and store_url. Only computes paths; makes and opens nothing.
 """
 
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from holdfast.config import StoreSettings
-from holdfast.errors import ConfigError
+from holdfast.settings.store_url import store_kind
 
 DATABASE_NAME: Final = "holdfast.db"
 FILE_NAME: Final = "holdfast.toml"
@@ -27,20 +27,14 @@ def config_directory(environment: Mapping[str, str]) -> Path:
 
 
 def database_path(store: StoreSettings, data_dir: Path) -> Path | None:
-    """The database file that `store.url` names; None for a store in memory.
+    """The database file that `store.url` names; None: the store is in no file of ours.
 
     Raises:
         ConfigError: the URL is of no kind that Holdfast knows.
     """
-    url = store.url
-    if not url:
-        return data_dir / DATABASE_NAME
-    if url == "memory:":
+    if store_kind(store.url) != "sqlite":
         return None
-    path = url.removeprefix("sqlite:///")
-    if path not in (url, "", ":memory:") and not path.endswith("/") and "\x00" not in path:
-        return Path(path).expanduser().absolute()
-    raise ConfigError('store.url must be "sqlite:////absolute/path.db", "sqlite:///relative/path.db" or "memory:".')
+    return Path(store.url.removeprefix("sqlite:///")).expanduser().absolute() if store.url else data_dir / DATABASE_NAME
 
 
 def settings_places(environment: Mapping[str, str], directory: Path) -> tuple[Path, ...]:

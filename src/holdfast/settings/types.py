@@ -65,7 +65,7 @@ def dotted(key: Key) -> str:
 
 def is_secret(key: Key) -> bool:
     """Whether the value must not be shown."""
-    return key[-1] == "api_key" or "headers" in key or "env" in key
+    return key[-1] == "api_key" or "headers" in key or "env" in key or key[:2] == ("store", "url")
 
 
 def shown(raw: object) -> str:
@@ -147,6 +147,8 @@ def describe(info: inspect.Type) -> str:
             return "a list of " + ", ".join(f'"{value}"' for value in item.values)
         case inspect.VarTupleType():
             return "a list of strings"
+        case inspect.StructType():
+            return "a table of " + ", ".join(field.name for field in info.fields)
         case inspect.DictType(value_type=inspect.LiteralType() as value):
             return "a table whose values are " + describe(value)
         case inspect.DictType():

@@ -1,1 +1,1 @@
-"""The durable store: its port and records, kept in memory/ or sqlite/ (R1, R6-R8, R14, P4, P11, C13-C15, J2, S9)."""
+"""The durable store: its port and records, kept in memory, SQLite or PostgreSQL (R1, R6-R8, R14, P4, P11, C13-C15)."""

@@ -24,6 +24,7 @@ from holdfast.events import ApprovalAnswered, ApprovalAsked, ApprovedBy, Event, 
 from holdfast.ids import CallId, EventNumber, RunId, SessionId
 from holdfast.messages import UserMessage
 from holdfast.outcomes import Cancelled, LiveStatus
+from holdfast.store.accounts import Allowance
 from holdfast.store.port import Store
 from holdfast.store.records import IdempotencyKey, LanePolicy, Reserved, RunRecord
 
@@ -232,13 +233,19 @@ class Coordination(Protocol):
     # Sessions and requests
 
     async def create_in_lane(
-        self, record: RunRecord, key: IdempotencyKey | None, policy: LanePolicy, max_queued: int
+        self,
+        record: RunRecord,
+        key: IdempotencyKey | None,
+        policy: LanePolicy,
+        max_queued: int,
+        allowance: Allowance | None = None,
     ) -> Reserved | Sequence[RunId]:
         """As `RunLog.create_run`, for a run that takes its place on its session (R11): those before it, in order.
 
         Raises:
             SessionBusyError: there is one, and the policy is `reject`.
-            LimitReachedError: there are more than `max_queued` waiting, and the policy is `wait`.
+            LimitReachedError: there are more than `max_queued` waiting, and the policy is `wait`; or as
+                `check_allowance`.
         """
         ...
 

@@ -1,10 +1,10 @@
 """The port to the durable store: the logs of runs, the messages of sessions, and what finds them again.
 
-Three parts, `RunLog`, `Conversations` and `Memories`, and `Store`, which is all of them. Two implementations, memory/
-and sqlite/, with a file for each part; one test suite runs over both. Every method that fails because of the store's
-own condition (full, locked, corrupt, closed) raises StoreUnavailableError and has changed nothing; `forget_logs` and
-`compact_logs`, which go in steps, keep the steps that they have done. Sits on the vocabulary; knows no run loop and no
-HTTP.
+Four parts, `RunLog`, `Conversations`, `Memories` and `Accounts` (accounts.py), and `Store`, which is all of them. Three
+stores, memory/, sqlite/ and postgres/, with a file for each part; one test suite runs over all. Every method that fails
+because of the store's own condition (full, locked, corrupt, away, closed) raises StoreUnavailableError and has changed
+nothing; `forget_logs` and `compact_logs`, which go in steps, keep the steps that they have done. Sits on the
+vocabulary; knows no run loop and no HTTP.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,6 +14,7 @@ from holdfast.errors import StoreError
 from holdfast.events import Batch
 from holdfast.ids import EventNumber, NodeId, RunId, SessionId
 from holdfast.messages import Message
+from holdfast.store.accounts import Accounts, Allowance
 from holdfast.store.records import (
     ConversationRecord,
     IdempotencyKey,
@@ -33,7 +34,23 @@ crash of the process can take back; what was done or decided is on the disk by t
 (R8)."""
 
 
-class RunLog(Protocol):
+class RunReader(Protocol):
+    """The half of the `RunLog` that only looks."""
+
+    async def get_run(self, run: RunId) -> RunRecord | None:
+        """One run."""
+        ...
+
+    async def list_runs(self, chosen: RunFilter) -> list[RunRecord]:
+        """Runs, newest first."""
+        ...
+
+    async def read_log(self, run: RunId, after: EventNumber, limit: int) -> list[Batch]:
+        """Events after a number, `limit` of them at most, and at least one if there are any."""
+        ...
+
+
+class RunLog(RunReader, Protocol):
     """Logs and the runs they belong to (R1, R6-R8, R14, C15)."""
 
     @property
@@ -45,15 +62,18 @@ class RunLog(Protocol):
         """Make sure that there is a store to write to, before anything is begun. Takes microseconds.
 
         Raises:
-            StoreUnavailableError: it is closed, or its file is gone.
+            StoreUnavailableError: it is closed, its file is gone, or its database has been away for too long.
         """
         ...
 
-    async def create_run(self, record: RunRecord, key: IdempotencyKey | None = None) -> Reserved | None:
+    async def create_run(
+        self, record: RunRecord, key: IdempotencyKey | None = None, allowance: Allowance | None = None
+    ) -> Reserved | None:
         """Keep a new run, and its session if that is new. With a key that was taken: nothing, and who has it.
 
         Raises:
             LogConflictError: there is a run of that id.
+            LimitReachedError, RequestError: as `check_allowance`.
         """
         ...
 
@@ -62,7 +82,7 @@ class RunLog(Protocol):
         ...
 
     def append(self, run: RunId, batch: Batch, committed: Committed) -> None:
-        """Hand over a batch and return; batches are saved, and reported, in the order they were handed over.
+        """Hand over a batch and return; a run's batches are saved, and reported, in the order they were handed over.
 
         One that does not continue its run's log is refused: with LogConflictError what was written before, or comes
         after the run's end; with StoreUnavailableError what would leave a gap.
@@ -80,24 +100,12 @@ class RunLog(Protocol):
         """
         ...
 
-    async def get_run(self, run: RunId) -> RunRecord | None:
-        """One run."""
-        ...
-
-    async def list_runs(self, chosen: RunFilter) -> list[RunRecord]:
-        """Runs, newest first."""
-        ...
-
     async def unfinished_runs(self) -> list[RunRecord]:
         """Runs that have not ended, oldest first, each with its continuation: at start, what a crash has cut off."""
         ...
 
     async def unkept_runs(self) -> list[RunId]:
         """Ephemeral runs that are still there, ended or not: at start, those that should be gone (P4)."""
-        ...
-
-    async def read_log(self, run: RunId, after: EventNumber, limit: int) -> list[Batch]:
-        """Events after a number, `limit` of them at most, and at least one if there are any."""
         ...
 
     async def delete_run(self, run: RunId) -> None:
@@ -180,6 +188,10 @@ class Conversations(Protocol):
         ...
 
 
+class Kept(RunReader, Conversations, Protocol):
+    """What a request sees of the store: everything, or what is its key's (S12)."""
+
+
 class Memories(Protocol):
     """What the agent remembers, by scope (C14)."""
 
@@ -192,16 +204,24 @@ class Memories(Protocol):
         ...
 
 
-class Store(RunLog, Conversations, Memories, Protocol):
+class Store(RunLog, Conversations, Memories, Accounts, Protocol):
     """All of it."""
 
     @property
     def url(self) -> str:
-        """Where it is, for people: `sqlite:////var/lib/holdfast/holdfast.db`, `memory:`."""
+        """Where it is, for people, and without a password: `sqlite:////var/lib/holdfast/holdfast.db`, `memory:`."""
         ...
 
     async def check(self) -> dict[str, Any]:
         """Read and write something small; figures for health. Raises StoreUnavailableError when it cannot."""
+        ...
+
+    async def used_bytes(self) -> int:
+        """S18: how much room what is kept takes; what was deleted takes none. 0: nobody counts it, as in memory.
+
+        Raises:
+            StoreUnavailableError: it cannot be read now.
+        """
         ...
 
     async def aclose(self) -> None:

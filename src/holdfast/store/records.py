@@ -9,8 +9,9 @@ from holdfast.config import OnRestart
 from holdfast.ids import NodeId, RunId, SessionId
 from holdfast.messages import Message, Usage, UserMessage
 from holdfast.outcomes import LiveStatus, Outcome, OutcomeName
+from holdfast.owners import owner_of
 
-Surface = Literal["chat", "responses", "runs"]
+Surface = Literal["chat", "responses", "messages", "runs"]
 LanePolicy = Literal["wait", "replace", "reject"]
 """R11: what a run does when its session has one."""
 PREVIEW_CHARACTERS: Final = 500
@@ -26,6 +27,10 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     id: RunId
     session: SessionId
     surface: Surface
+    agent: str = ""
+    """A2: whose run it is; empty: the default agent's, as it was before there were several."""
+    parent_run: RunId | None = None
+    """A6: the run whose agent has asked for this one."""
     model: str
     answers_as: str = ""
     """C16: what every answer calls the model; empty: by the name of whichever answered."""
@@ -58,6 +63,8 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     `unfinished_runs` alone."""
     unreadable: bool = False
     """What is stored of it is damaged, or of a newer version: this is what could be made out."""
+    asked_by: str = ""
+    """S12: the name of the key that asked for it; empty: the admin's."""
     status: LiveStatus = "running"
     """What it is doing, where several servers share the store; of a run that is going on here, that knows better."""
     replica: str = ""
@@ -75,6 +82,11 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     answered_by: str = ""
     """The model that answered last, where it was not the one asked for (U15)."""
 
+    @property
+    def owner(self) -> str:
+        """S12: whose it is, and who sees it: whoever has its session."""
+        return owner_of(self.session)
+
 
 class RunEnding(msgspec.Struct, frozen=True, kw_only=True):
     """All that is saved when a run ends, in one transaction with its last events."""
@@ -86,6 +98,8 @@ class RunEnding(msgspec.Struct, frozen=True, kw_only=True):
     """The run's input, then what it added: saved to the session in this order, unless the run is ephemeral."""
     text: str = ""
     answered_by: str = ""
+    used: dict[str, Usage] = {}
+    """S13: by the model that has used it."""
 
 
 class IdempotencyKey(msgspec.Struct, frozen=True, kw_only=True):
@@ -151,6 +165,8 @@ class ConversationRecord(msgspec.Struct, frozen=True, kw_only=True):
 class RunFilter(msgspec.Struct, frozen=True, kw_only=True):
     """Which runs to list, newest first."""
 
+    owner: str | None = None
+    """S12: only what is theirs; None: everybody's."""
     session: SessionId | None = None
     outcome: OutcomeName | Literal["running"] | None = None
     model: str | None = None
@@ -169,6 +185,8 @@ class SessionPlace(msgspec.Struct, frozen=True, kw_only=True):
 class SessionFilter(msgspec.Struct, frozen=True, kw_only=True):
     """Which sessions to list, the last used first."""
 
+    owner: str | None = None
+    """S12: only what is theirs; None: everybody's."""
     search: str = ""
     """In title and id."""
     before: SessionPlace | None = None

@@ -19,6 +19,8 @@ DAY_SECONDS: Final = 86_400.0
 FIRST_ROUND_SECONDS: Final = 5.0
 """A server that has just started has better things to do."""
 ROUND_SECONDS: Final = 600.0
+UNKEPT_SECONDS: Final = 3600.0
+"""Its reader may still be at it for so long."""
 RUNS_AT_ONCE: Final = 50
 PAUSE_SECONDS: Final = 0.1
 """Few at a time, with a pause: the writer that compacts logs is the one that live runs wait for."""
@@ -32,10 +34,20 @@ async def apply_retention(store: Store, settings: StoreSettings, clock: Clock) -
     if store.is_shared and not await cast(SharedStore, store).may_keep_house():
         return
     now = clock.now()
+    if store.is_shared:
+        await _forget_unkept(store, now - UNKEPT_SECONDS)
     await store.forget_logs(now - settings.retention_days * DAY_SECONDS)
     await store.evict_responses(settings.max_responses)
     while await store.compact_logs(now - DAY_SECONDS, RUNS_AT_ONCE) == RUNS_AT_ONCE:
         await clock.sleep(PAUSE_SECONDS)
+
+
+async def _forget_unkept(store: Store, ended_before: float) -> None:
+    """P4: what was to be gone when it had been read, and its server was gone first; one alone looks at its start."""
+    for run in await store.unkept_runs():
+        record = await store.get_run(run)
+        if record is not None and record.ended_at is not None and record.ended_at < ended_before:
+            await store.delete_run(run)
 
 
 class Retention:

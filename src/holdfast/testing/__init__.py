@@ -10,8 +10,9 @@ from holdfast.chaos.provider import RecordedRequest, ScriptedProvider
 from holdfast.chaos.reply import Reply, ScriptedCall, tool_call
 from holdfast.server import Parts
 from holdfast.testing.clock import HurriedClock, ManualClock
+from holdfast.testing.embedded import ServerUnderTest, open_for_test
 from holdfast.testing.server import LocalServer, open_local_server
-from holdfast.testing.upstream import ScriptedUpstream, says, stream
+from holdfast.testing.upstream import ScriptedUpstream, Step, Turn, calls, says, stream
 
 __all__ = [
     "CHAOS_MODELS",
@@ -27,8 +28,13 @@ __all__ = [
     "ScriptedCall",
     "ScriptedProvider",
     "ScriptedUpstream",
+    "ServerUnderTest",
+    "Step",
+    "Turn",
+    "calls",
     "chaos_reply",
     "chaos_responder",
+    "open_for_test",
     "open_local_server",
     "parse_fault",
     "says",

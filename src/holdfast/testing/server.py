@@ -4,11 +4,13 @@ Composed by the same root as the real one. Above: tests. Below: the composition 
 """
 
 import tempfile
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from holdfast.assembly import own_agents
 from holdfast.config import AgentSettings, Settings
 from holdfast.server import Parts, Server, open_server
 from holdfast.serving.on_uvicorn import listening
@@ -33,6 +35,7 @@ async def open_local_server(
     data_dir: Path | None = None,
     environment: Mapping[str, str] | None = None,
     lends: bool = True,
+    agents: Sequence[Any] = (),
 ) -> AsyncIterator[LocalServer]:
     """Open a server and let it listen while the block runs.
 
@@ -41,10 +44,14 @@ async def open_local_server(
         parts: what stands in for what the settings name: a scripted model, a store, tools, a clock.
         data_dir: where it keeps its data; by default somewhere that is removed with it.
         environment: what it sees of the environment; by default nothing.
+        agents: agents of one's own, functions or `holdfast.Agent`; the first is the default one.
         lends: may streams borrow their connection, as under `holdfast serve`? Else they are served as by any server.
     """
     with tempfile.TemporaryDirectory() as folder:
         where = data_dir or Path(folder)
-        async with open_server(settings, data_dir=where, environment=environment or {}, parts=parts) as server:
+        opening = open_server(
+            settings, data_dir=where, environment=environment or {}, parts=parts, agents=own_agents(agents)
+        )
+        async with opening as server:
             async with listening(server.app, lends=lends, settings=settings.server) as url:
                 yield LocalServer(server, url)

@@ -7,8 +7,10 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Iterable, Sequence
 
+from holdfast.chaos.reply import ScriptedCall
 from holdfast.errors import UpstreamError
-from holdfast.events import Answered, Delta, TextAdded
+from holdfast.events import Answered, ArgumentsAdded, Delta, TextAdded, ToolCallBegan
+from holdfast.ids import CallId
 from holdfast.messages import Usage
 from holdfast.sinks import DeltaSink, send
 from holdfast.upstream.port import ModelCall, Upstream
@@ -26,6 +28,15 @@ def says(text: str, *, usage: Usage = _FEW, model: str = "scripted") -> list[Ste
     """A turn of plain text, a word a batch."""
     words: list[Step] = [[TextAdded(text=word)] for word in text.replace(" ", " \0").split("\0") if word]
     return [*words, [Answered(finish="stop", model=model, usage=usage)]]
+
+
+def calls(*wanted: ScriptedCall, text: str = "", usage: Usage = _FEW, model: str = "scripted") -> list[Step]:
+    """A turn that calls tools: `calls(tool_call("weather", city="Oslo"))`."""
+    said: list[Delta] = [TextAdded(text=text)] if text else []
+    for index, call in enumerate(wanted):
+        said.append(ToolCallBegan(index=index, call_id=CallId(call.id or f"call_{index}"), name=call.name))
+        said.append(ArgumentsAdded(index=index, text=call.arguments))
+    return [said, [Answered(finish="tool_calls", model=model, usage=usage)]]
 
 
 class ScriptedUpstream:

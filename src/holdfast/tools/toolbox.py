@@ -13,7 +13,7 @@ from holdfast.errors import ConfigError, ToolError
 from holdfast.messages import ToolSpec
 from holdfast.tools.arguments import unknown_tool
 from holdfast.tools.output import cut, cut_line
-from holdfast.tools.port import ToolContext, ToolResult, Tools
+from holdfast.tools.port import CautiousTools, ToolContext, ToolResult, Tools
 
 OVERTIME_SECONDS: Final = 5.0
 """A tool that keeps the limit itself can say more about what it ended (a terminal: the output so far), so it gets the
@@ -64,6 +64,11 @@ class Toolbox:
         tools = self._seen.get(name)
         return cut_line(tools.label(name, arguments) if tools else name, LABEL_CHARACTERS)
 
+    async def caution(self, name: str, arguments: dict[str, Any]) -> str:
+        """S17: why a call needs somebody's word; empty: it does not."""
+        tools = self._seen.get(name)
+        return await tools.caution(name, arguments) if isinstance(tools, CautiousTools) else ""
+
     async def call(self, name: str, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
         """Carry one out, for at most `tool_seconds`, and cut what it says to `max_output_bytes`.
 
@@ -74,14 +79,17 @@ class Toolbox:
         tools = self._seen.get(name)
         if tools is None:
             raise unknown_tool(name, {spec.name: None for spec in shown if not spec.name.startswith("_")})
+        own = next((spec.seconds for spec in shown if spec.name == name), None)
+        seconds = self._tool_seconds + self._overtime_seconds if own is None else own
+        limited = None if seconds == float("inf") else seconds
         try:
-            async with asyncio.timeout(self._tool_seconds + self._overtime_seconds) as limit:
+            async with asyncio.timeout(limited) as limit:
                 result = await tools.call(name, arguments, context)
         except TimeoutError:
             if not limit.expired():
                 raise
             raise ToolError(
-                f"{name} took longer than {self._tool_seconds:g} seconds and was ended; what it had done stands."
+                f"{name} took longer than {own or self._tool_seconds:g} seconds and was ended; what it had done stands."
             ) from None
         except ToolError as error:
             raise ToolError(cut(error.message, self._max_output_bytes)) from error

@@ -293,7 +293,7 @@ def _behind_router(value: Mapping[str, Any], depth: int) -> str:
 def _as_status(value: object) -> int | None:
     if isinstance(value, str) and value.isdecimal() and len(value) == 3:
         value = int(value)
-    return value if isinstance(value, int) and not isinstance(value, bool) and 400 <= value <= 599 else None
+    return value if isinstance(value, int) and 400 <= value <= 599 else None
 
 
 def _tidy(message: str) -> str:

@@ -46,7 +46,7 @@ class FallbackUpstream:
 
     def ask(self, call: ModelCall, sink: DeltaSink) -> Awaitable[None]:
         """Ask one model after the other until one has something to show."""
-        fallbacks = self._fallbacks_of(call.model)
+        fallbacks = self._fallbacks_of(call.model) if call.fallbacks is None else call.fallbacks
         return self._ask_any(call, (call.model, *fallbacks), sink) if fallbacks else self._inner.ask(call, sink)
 
     async def _ask_any(self, call: ModelCall, models: Sequence[str], sink: DeltaSink) -> None:

@@ -16,7 +16,6 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from holdfast import __version__
 from holdfast.aside import are_many, is_many, run_aside
 from holdfast.config import StreamSettings
 from holdfast.errors import (
@@ -39,12 +38,14 @@ from holdfast.upstream.stream_reader import AFTER_FINISH_SECONDS, StreamReader, 
 from holdfast.upstream.transport.port import (
     NoResponseError,
     NotConnectedError,
+    Post,
     ResponseCutError,
     Transport,
     TransportError,
     TransportResponse,
 )
 from holdfast.upstream.transport.watchdog import Watchdog, late_timeout_at
+from holdfast.version import __version__
 
 MAX_ERROR_BYTES: Final = 64 * 1024
 MAX_RESPONSE_BYTES: Final = 64 * 1024 * 1024
@@ -80,6 +81,8 @@ class HttpUpstream:
         self._late = f"{self._who} did not begin to answer in time."
         self._post_streamed = transport.prepare(codec.path, self._headers("text/event-stream"))
         self._post_plain = transport.prepare(codec.path, self._headers("application/json"))
+        count_path = codec.count_path
+        self._post_count = transport.prepare(count_path, self._headers("application/json")) if count_path else None
 
     async def ask(self, call: ModelCall, sink: DeltaSink) -> None:
         """Ask, and push what each read brings; a model that cannot stream is asked for a plain answer (U10)."""
@@ -119,6 +122,26 @@ class HttpUpstream:
         finally:
             watchdog.close()
             self._part(response, whole=reader.is_whole)
+
+    async def count_tokens(self, call: ModelCall) -> int | None:
+        """How many tokens a call has; None: the protocol has no way to ask. Asked once.
+
+        Raises:
+            UpstreamError: the provider did not say.
+        """
+        if self._post_count is None:
+            return None
+        body = await run_aside(_is_long(call), self._codec.encode_count, self._own(call))
+        deadline = asyncio.get_running_loop().time() + self._settings.first_byte_seconds
+        response = await self._send(self._post_count, body, deadline)
+        watchdog = Watchdog(response, self._settings.stall_seconds, self._silence)
+        count = None
+        try:
+            count = self._codec.parse_count(await self._read_whole(response, watchdog))
+        finally:
+            watchdog.close()
+            self._part(response, whole=count is not None)
+        return count
 
     def _make_reader(self, call: ModelCall, sink: DeltaSink, watchdog: Watchdog) -> StreamReader:
         lenient = self._codec.lenient_decoder
@@ -183,8 +206,10 @@ class HttpUpstream:
         """Post the call; what is returned is 2xx, everything else is raised with its connection given back or cut."""
         encode = partial(self._codec.encode_request, call, stream=stream)
         # A long conversation takes its time to write down, and others' tokens are not to wait for it.
-        body = await run_aside(is_many(call.messages) or is_many(call.tools) or _has_many_parts(call), encode)
-        post = self._post_streamed if stream else self._post_plain
+        body = await run_aside(_is_long(call), encode)
+        return await self._send(self._post_streamed if stream else self._post_plain, body, deadline)
+
+    async def _send(self, post: Post, body: bytes, deadline: float) -> TransportResponse:
         try:
             async with late_timeout_at(deadline) as patience:
                 response = await post(body)
@@ -289,7 +314,9 @@ class HttpUpstream:
             response.cut()
 
 
-def _has_many_parts(call: ModelCall) -> bool:
+def _is_long(call: ModelCall) -> bool:
+    if is_many(call.messages) or is_many(call.tools):
+        return True
     return are_many(said.parts for said in call.messages if isinstance(said, UserMessage | AssistantMessage))
 
 

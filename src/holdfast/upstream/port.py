@@ -38,6 +38,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     temperature: float | None = None
     top_p: float | None = None
+    top_k: int | None = None
     max_output_tokens: int | None = None
     stop: tuple[str, ...] = ()
     tool_choice: ToolChoice | None = None
@@ -52,6 +53,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     logit_bias: dict[str, float] | None = None
+    cache_lifetime: Literal["5m", "1h"] | None = None
+    """For how long the provider should keep what it has read, where it does so when it is asked to."""
 
 
 class ModelCall(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,6 +62,8 @@ class ModelCall(msgspec.Struct, frozen=True, kw_only=True):
 
     model: str
     """The provider's own name for it, without our `provider/` prefix, once it reaches the HTTP upstream."""
+    fallbacks: tuple[str, ...] | None = None
+    """A2: whom to ask after it; None: as the settings have it for the model."""
     system: str = ""
     messages: tuple[Message, ...] = ()
     """No SystemMessage: instructions are in `system`."""

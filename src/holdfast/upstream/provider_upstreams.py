@@ -32,6 +32,8 @@ class ProviderUpstreams:
     ) -> None:
         self._upstreams = dict(built_in)
         """By the part of a model's name before its first slash."""
+        self._counters: dict[str, HttpUpstream] = {}
+        """By the same: who can be asked for more than answers."""
         self._directory = directory
         self._settings = settings
         self._clock = clock
@@ -39,20 +41,33 @@ class ProviderUpstreams:
 
     def ask(self, call: ModelCall, sink: DeltaSink) -> Awaitable[None]:
         """Ask whoever answers for the call's model."""
+        return self._upstream_of(call).ask(call, sink)
+
+    async def count_tokens(self, call: ModelCall) -> int | None:
+        """How many tokens a call has; None: whoever answers for its model cannot say.
+
+        Raises:
+            UpstreamError: it could have said, and did not.
+        """
+        self._upstream_of(call)
+        counter = self._counters.get(call.model.partition("/")[0])
+        return None if counter is None else await counter.count_tokens(call)
+
+    def _upstream_of(self, call: ModelCall) -> Upstream:
         name = call.model.partition("/")[0]
         upstream = self._upstreams.get(name)
         if upstream is None:
             try:
-                upstream = self._build(self._directory.provider_of(call.model))
+                upstream = self._build(name, self._directory.provider_of(call.model))
             except ConfigError as error:
                 raise ProviderRefusedError(error.message, status=404, code="model_not_found") from None
             self._upstreams[name] = upstream
-        return upstream.ask(call, sink)
+        return upstream
 
-    def _build(self, provider: Provider) -> Upstream:
+    def _build(self, name: str, provider: Provider) -> Upstream:
         settings = self._settings
         transport = Http1Transport(provider.base_url, connect_seconds=settings.connect_seconds, proxy=provider.proxy)
-        http = HttpUpstream(provider, provider.make_codec(), settings, transport)
+        http = self._counters[name] = HttpUpstream(provider, provider.make_codec(), settings, transport)
         return RetryingUpstream(http, settings.retries, self._clock, self._random)
 
     async def aclose(self) -> None:

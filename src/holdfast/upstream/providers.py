@@ -187,7 +187,8 @@ class ProviderDirectory:
     ) -> None:
         self._settings = settings
         self._environment = environment
-        self._ready_made = {provider.name: provider for provider in ready_made}
+        self._found = {provider.name: provider for provider in ready_made}
+        """Looked up with every request; neither settings nor environment change while a server runs."""
 
     def provider_of(self, model: str) -> Provider:
         """The provider of `provider/model`.
@@ -196,7 +197,11 @@ class ProviderDirectory:
             ConfigError: there is no such provider, or it lacks something; the message names what to set.
         """
         name = model.partition("/")[0]
-        return self._ready_made.get(name) or resolve_provider(name, self._settings.get(name), self._environment)
+        provider = self._found.get(name)
+        if provider is None:
+            provider = resolve_provider(name, self._settings.get(name), self._environment)
+            self._found[name] = provider
+        return provider
 
 
 def _check_base_url(name: str, base_url: str) -> None:

@@ -240,7 +240,8 @@ async def test_a_tool_knows_for_whom_it_works(scope: str, memory: str) -> None:
     async with open_world(MemoryStore(), [asks_for(("echo", "{}")), says("ok")]) as world:
         request = world.request(memory_scope=scope)
         await read_all((await world.supervisor.start(request)).subscription)
-        assert world.tools.contexts == [ToolContext(run=request.run, session=SessionId("s1"), memory_scope=memory)]
+        (context,) = world.tools.contexts
+        assert (context.run, context.session, context.memory_scope) == (request.run, SessionId("s1"), memory)
 
 
 async def test_a_message_posted_during_the_last_turn_that_a_run_may_have_is_saved() -> None:

@@ -99,9 +99,9 @@ def test_ten_times_as_many_messages_take_about_ten_times_as_long(kind: str) -> N
             given = [result("a")]
         taken = []
         for _ in range(5):
-            began = time.perf_counter()
+            began = time.thread_time()
             pair_results(history, given)
-            taken.append(time.perf_counter() - began)
+            taken.append(time.thread_time() - began)
         return min(taken)
 
     assert seconds(20_000) / seconds(2_000) < 40

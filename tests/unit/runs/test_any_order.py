@@ -9,7 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from holdfast.agents.approvals import ApprovalPolicy
-from holdfast.agents.loop import Agent
+from holdfast.agents.directory import Agents
+from holdfast.agents.loop import BuiltInAgent
 from holdfast.agents.request import RunRequest
 from holdfast.clock import SystemClock
 from holdfast.config import AgentSettings, LimitSettings
@@ -80,7 +81,7 @@ class Machine:
         self.upstream = DrivenUpstream()
         self.tools = ScriptedTools()
         self.store = MemoryStore()
-        agent = Agent(
+        agent = BuiltInAgent(
             settings=AgentSettings(prompt=""),
             limits=LimitSettings(),
             policy=ApprovalPolicy("auto"),
@@ -88,7 +89,7 @@ class Machine:
             tools=self.tools,
             clock=SystemClock(),
         )
-        self.supervisor = Supervisor(self.store, agent, Metrics())
+        self.supervisor = Supervisor(self.store, Agents([agent], agent.clock), Metrics())
         self.request = RunRequest(
             run=make_run_id(),
             session=SessionId("s"),

@@ -135,7 +135,7 @@ async def test_the_clients_calls_are_closed_when_a_run_is_stopped_while_the_serv
         await world.supervisor.stop(started.run)
         transcript = await (await world.supervisor.get(started.run)).read_transcript()
     assert transcript.pending_calls() == ()
-    assert {result.name: result.executed for result in transcript.results.values()} == {
+    assert {result.name: result.executed for result in transcript.calls.results.values()} == {
         "hang": "unknown",
         "theirs": "no",
     }

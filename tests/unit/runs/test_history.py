@@ -4,12 +4,12 @@ import pytest
 
 from holdfast.errors import StoreUnavailableError
 from holdfast.events import Warned
-from holdfast.ids import CallId, SessionId
+from holdfast.ids import CallId, NodeId, SessionId
 from holdfast.messages import AssistantMessage, Message, Text, ToolCall, ToolMessage, UserMessage, user_says
 from holdfast.outcomes import Completed
-from holdfast.runs.history import TRUNCATED_MESSAGES, trim
+from holdfast.runs.history import LOST_RESULT, TRUNCATED_MESSAGES, mend_results, trim
 from holdfast.store.memory import MemoryStore
-from holdfast.store.records import SessionRecord
+from holdfast.store.records import SessionRecord, StoredMessage
 from holdfast.testing.upstream import says
 from tests.runs_world import World, open_world, outcome_of
 
@@ -80,3 +80,42 @@ async def test_a_history_that_cannot_be_read_is_none_and_the_log_says_so() -> No
         assert warned == ["The stored history could not be read: the disk is gone"]
         assert [len(call.messages) for call in world.upstream.calls] == [1]
         assert outcome_of(events) == Completed()
+
+
+def stored(*messages: Message | None) -> list[StoredMessage]:
+    """A path; None: what is stored there cannot be read."""
+    return [
+        StoredMessage(
+            id=NodeId(place),
+            run=None,
+            message=message or AssistantMessage(parts=()),
+            created_at=0.0,
+            unreadable=message is None,
+        )
+        for place, message in enumerate(messages)
+    ]
+
+
+def lost(number: int) -> ToolMessage:
+    return ToolMessage(call_id=CallId(str(number)), name="echo", output=LOST_RESULT, failed=True, by_server=True)
+
+
+@pytest.mark.parametrize(
+    ("path", "mended"),
+    [
+        ([CALLS, result(0), None, answer("a")], [CALLS, result(0), lost(1), answer("a")]),
+        ([CALLS, None, result(1), answer("a")], [CALLS, lost(0), result(1), answer("a")]),
+        ([CALLS, None, None], [CALLS, lost(0), lost(1)]),
+        ([CALLS, result(0), result(1), None, answer("a")], [CALLS, result(0), result(1), None, answer("a")]),
+        ([None, CALLS, result(0), result(1), None], [None, CALLS, result(0), result(1), None]),
+        ([CALLS, None, result(1), CALLS, result(0), None], [CALLS, lost(0), result(1), CALLS, result(0), lost(1)]),
+        (
+            [CALLS, None, result(1), user_says("q"), answer("a")],
+            [CALLS, lost(0), result(1), user_says("q"), answer("a")],
+        ),
+    ],
+)
+def test_only_a_result_that_is_missing_is_made_up(path: list[Message | None], mended: list[Message | None]) -> None:
+    """J2.c, C11.a: each once, in its turn, and what was something else stays a hole."""
+    found = [None if each.unreadable else each.message for each in mend_results(stored(*path))]
+    assert found == mended

@@ -5,13 +5,13 @@ import asyncio
 import pytest
 
 from holdfast.clock import SystemClock
-from holdfast.errors import StoreUnavailableError
-from holdfast.events import Answered, Batch, Event, RunStarted, TextAdded, TurnStarted
+from holdfast.errors import HandedOverError, StoreUnavailableError
+from holdfast.events import Answered, Batch, Event, RunHandedOver, RunStarted, TextAdded, TurnStarted
 from holdfast.ids import BEFORE_FIRST, EventNumber, RunId, SessionId
 from holdfast.outcomes import Completed
 from holdfast.runs.log.recorder import MAX_PENDING_EVENTS, Recorder
 from holdfast.runs.log.subscription import Subscription
-from holdfast.runs.log.tail import TAIL_EVENTS
+from holdfast.runs.log.tail import TAIL_EVENTS, Tail
 from holdfast.runs.log.transcript import Transcript
 from holdfast.store.memory import MemoryStore
 from holdfast.store.port import Committed
@@ -251,3 +251,54 @@ async def test_a_follower_that_keeps_up_is_pushed_everything_and_halted_at_the_e
     assert (len(follower.heard), follower.halts, subscription.is_over) == (3, 1, True)
     assert recorder.followers == []
     assert not subscription.follow(follower)
+
+
+async def test_nobody_follows_a_log_that_goes_on_elsewhere() -> None:
+    """R16.b, R7.a: whoever catches up with it is told so, and does not wait for what will never come here."""
+    recorder, log = await recording()
+    reader = Subscription(RUN, log, recorder, BEFORE_FIRST)
+    recorder.push([STARTED, TURN, *words("one")])
+    await log.commit()
+    handing_over = asyncio.ensure_future(recorder.hand_over())
+    await asyncio.sleep(0)
+    await log.commit()
+    await handing_over
+    batches = [*await reader.next(), *(await reader.next() if reader.read_tail() else [])]
+    assert isinstance(batches[-1].events[-1], RunHandedOver)
+    assert not reader.follow(Following())
+    with pytest.raises(HandedOverError, match="read on after 3"):
+        async with asyncio.timeout(5):
+            await reader.next()
+
+
+def test_the_newest_events_stay_in_memory_and_are_cut_now_and_then() -> None:
+    """R7.b: as many as readers that keep up may be behind; forgetting is not done for every batch."""
+    tail = Tail(EventNumber(0))
+    cuts = []
+    for number in range(5 * TAIL_EVENTS):
+        if tail.append(Batch(EventNumber(number), 0.0, words("x"))):
+            tail.trim()
+            cuts.append(number)
+            assert tail.first == number + 1 - TAIL_EVENTS
+    assert cuts == [2 * TAIL_EVENTS, 3 * TAIL_EVENTS + 1, 4 * TAIL_EVENTS + 2]
+    end = EventNumber(5 * TAIL_EVENTS)
+    assert tail.read(EventNumber(tail.first - 2), end) is None
+    for after in (tail.first - 1, end - 3, end - 2):
+        read = tail.read(EventNumber(after), end)
+        assert read is not None
+        assert [batch.first for batch in read] == list(range(after + 1, end))
+    assert tail.read(EventNumber(end - 1), end) == []
+
+
+async def test_an_end_that_is_not_saved_before_long_is_waited_for_no_longer() -> None:
+    """R17.b: whoever looks at the run is answered; one that is not ending is not waited for at all."""
+    recorder, log = await recording()
+    async with asyncio.timeout(5):
+        await recorder.while_ending(60)
+        recorder.push([STARTED, TURN, *words("one")])
+        await log.commit()
+        whole = await recorder.finish()
+        await recorder.while_ending(0.01)
+        waiting = asyncio.ensure_future(recorder.while_ending(60))
+        await recorder.close(whole, [], Completed(), ())
+        await waiting

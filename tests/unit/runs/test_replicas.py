@@ -8,38 +8,54 @@ from typing import Any
 import pytest
 
 from holdfast.agents.approvals import ApprovalPolicy
-from holdfast.agents.loop import Agent
+from holdfast.agents.directory import Agents
+from holdfast.agents.loop import BuiltInAgent
 from holdfast.agents.request import RunRequest
-from holdfast.clock import SystemClock
+from holdfast.clock import Clock, SystemClock
 from holdfast.config import AgentSettings, LimitSettings
-from holdfast.errors import HandedOverError, NotFoundError, RequestError
+from holdfast.errors import HandedOverError, NotFoundError, RequestError, StoreUnavailableError
 from holdfast.events import Answered, Event, RunEnded, RunResumed, Steered, TextAdded, ToolFinished, ToolStarted
 from holdfast.ids import BEFORE_FIRST, EventNumber, RunId, SessionId, make_run_id
 from holdfast.messages import AssistantMessage, UserMessage, user_says
 from holdfast.outcomes import Cancelled, Completed, Incomplete
+from holdfast.runs.refusals import MAX_STEERING
 from holdfast.runs.replicas.cluster import Cluster
 from holdfast.runs.replicas.membership import Introduction
+from holdfast.runs.start import make_record
 from holdfast.runs.supervisor import Supervisor
 from holdfast.runs.telemetry.metrics import Metrics
+from holdfast.store.coordination import Reading, ReplicaId
 from holdfast.store.memory.shared import SharedMemory, SharedMemoryStore
 from holdfast.store.records import IdempotencyKey
+from holdfast.testing import ManualClock
 from tests.runs_world import FEW, ScriptedTools, calls_tool, outcome_of, read_all, read_until
 from tests.unit.runs.test_any_order import DrivenUpstream
 
 LEASE_SECONDS = 0.3
 
 
+class LossyStore(SharedMemoryStore):
+    """A connection to the database, which may be away."""
+
+    is_away = False
+
+    async def renew(self) -> None:
+        if self.is_away:
+            raise StoreUnavailableError("the database is away")
+        await super().renew()
+
+
 class Peer:
     """One server."""
 
-    def __init__(self, name: str, database: SharedMemory, agent: Agent, upstream: DrivenUpstream) -> None:
+    def __init__(self, name: str, database: SharedMemory, agent: BuiltInAgent, upstream: DrivenUpstream) -> None:
         self.name = name
         self.upstream = upstream
         self.tools = agent.tools
-        self.store = SharedMemoryStore(database)
+        self.store = LossyStore(database)
         introduction = Introduction(name=name, url=f"http://{name}", version="1")
         cluster = Cluster(self.store, agent.clock, introduction=introduction, lease_seconds=database.lease_seconds)
-        self.supervisor = Supervisor(self.store, agent, Metrics(), None, cluster)
+        self.supervisor = Supervisor(self.store, Agents([agent], agent.clock), Metrics(), None, cluster)
 
     async def start(self, text: str = "q", *, key: IdempotencyKey | None = None, **changes: Any) -> RunId:
         """A detached run."""
@@ -80,19 +96,20 @@ def make_request(text: str, **changes: Any) -> RunRequest:
 class Site:
     """The servers of a test."""
 
-    def __init__(self) -> None:
-        self.database = SharedMemory(lease_seconds=LEASE_SECONDS)
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.database = SharedMemory(lease_seconds=LEASE_SECONDS, clock=clock)
         self.peers: list[Peer] = []
 
-    async def open(self, name: str, **agent: Any) -> Peer:
+    async def open(self, name: str, *, max_concurrent_runs: int = 100, **agent: Any) -> Peer:
         upstream, settings = DrivenUpstream(), AgentSettings(prompt="", **agent)
-        made = Agent(
+        made = BuiltInAgent(
             settings=settings,
-            limits=LimitSettings(),
+            limits=LimitSettings(max_concurrent_runs=max_concurrent_runs),
             policy=ApprovalPolicy(settings.approval),
             upstream=upstream,
             tools=ScriptedTools(),
-            clock=SystemClock(),
+            clock=self.clock,
         )
         peer = Peer(name, self.database, made, upstream)
         await peer.supervisor.join()
@@ -101,8 +118,8 @@ class Site:
 
 
 @asynccontextmanager
-async def site() -> AsyncIterator[Site]:
-    made = Site()
+async def site(clock: Clock | None = None) -> AsyncIterator[Site]:
+    made = Site(clock or SystemClock())
     try:
         yield made
     finally:
@@ -191,6 +208,48 @@ async def test_a_reader_elsewhere_keeps_an_attached_run_going_and_ends_it_when_i
             while (await two.supervisor.get(started.run)).outcome is None:
                 await asyncio.sleep(0.005)
         assert (await two.supervisor.get(started.run)).outcome == Cancelled(reason="client_disconnect")
+
+
+async def test_a_reader_whose_server_died_is_gone_before_long() -> None:
+    """R3.a, R17.e: a server that says no more that it reads a run is no reader that keeps it going."""
+    async with site() as it:
+        one = await it.open("one")
+        started = await one.supervisor.start(make_request("q", on_disconnect="cancel"))
+        live = one.supervisor.registry.get(started.run)
+        assert live is not None and one.store.me is not None
+        it.database.post(one.store.me, Reading(started.run, ReplicaId(99)))  # Its last word.
+        async with asyncio.timeout(1):
+            while live.readers < 2:
+                await asyncio.sleep(0.005)
+        started.subscription.leave()
+        assert live.state.is_going
+        async with asyncio.timeout(10 * LEASE_SECONDS):
+            while (await one.supervisor.get(started.run)).outcome is None:
+                await asyncio.sleep(0.005)
+        assert (await one.supervisor.get(started.run)).outcome == Cancelled(reason="client_disconnect")
+
+
+async def test_whoever_reaches_the_store_first_after_it_was_away_leaves_the_others_time_to_come_back() -> None:
+    """R17.g: it was away from all of them, and none of them is dead; one that does not come back is."""
+    clock = ManualClock(now=1000.0)
+    async with site(clock) as it:
+        one, two = await it.open("one"), await it.open("two")
+        me, run = two.store.me, await two.start()
+        two.say("a ")
+        for peer in (one, two):
+            peer.store.is_away = True
+        await clock.advance(2 * LEASE_SECONDS)
+        one.store.is_away = False
+        await clock.advance(LEASE_SECONDS / 2)
+        assert not it.database.is_fenced(me)
+        two.store.is_away = False
+        await clock.advance(LEASE_SECONDS)
+        assert two.store.me == me and it.database.owners[run] == me
+        two.store.is_away = True
+        await clock.advance(2 * LEASE_SECONDS)
+        assert it.database.owners[run] == one.store.me
+        one.finish()
+        assert outcome_of(await one.read(run)) == Completed()
 
 
 async def test_runs_of_one_session_on_two_servers_do_not_interleave() -> None:
@@ -319,3 +378,101 @@ async def test_what_was_said_to_a_run_whose_server_died_is_said_once() -> None:
         async with asyncio.timeout(2):
             while sent.answer is None:
                 await asyncio.sleep(0.005)
+
+
+async def test_so_much_may_be_said_to_a_run_elsewhere_and_no_more() -> None:
+    """R13.a, R17.b: the one too many is refused as it is where the run is."""
+    async with site() as it:
+        one, two = await it.open("one"), await it.open("two")
+        run = await one.start()
+        one.say("a ")
+        await read_until(await one.supervisor.subscribe(run), TextAdded)
+        for number in range(MAX_STEERING - 1):
+            await one.supervisor.steer(run, user_says(str(number)))
+        await two.supervisor.steer(run, user_says("the last"))
+        with pytest.raises(RequestError) as here:
+            await one.supervisor.steer(run, user_says("too many"))
+        with pytest.raises(RequestError) as elsewhere:
+            await two.supervisor.steer(run, user_says("too many"))
+        assert (elsewhere.value.status, elsewhere.value.message) == (here.value.status, here.value.message)
+        assert here.value.status == 429
+
+
+async def test_all_of_a_session_is_stopped_wherever_it_is() -> None:
+    """R5.b, R17.b: what waits for its turn on another server does not get it meanwhile."""
+    async with site() as it:
+        one, two, three = await it.open("one"), await it.open("two"), await it.open("three")
+        first = await one.start("first", lane="wait")
+        second = await two.start("second", lane="wait")
+        other = await one.start("other", session=SessionId("t"))
+        one.say("1 ")
+        await three.supervisor.stop_session(SessionId("s"))
+        ended = [await three.supervisor.get(run) for run in (first, second, other)]
+        assert [view.outcome for view in ended] == [Cancelled(reason="user")] * 2 + [None]
+        assert two.upstream.open == 0
+
+
+async def test_a_server_that_has_as_much_as_it_may_takes_nothing_up_until_there_is_room() -> None:
+    """R10.g, R17.e: what nobody has waits for whoever can go on with it."""
+    async with site() as it:
+        one, two = await it.open("one"), await it.open("two", max_concurrent_runs=1)
+        mine = await two.start("mine", session=SessionId("t"))
+        left = await one.start("left")
+        one.say("a ")
+        subscription = await two.supervisor.subscribe(left)
+        await read_until(subscription, TextAdded)
+        await one.supervisor.aclose()
+        # Longer than between two looks.
+        await asyncio.sleep(LEASE_SECONDS)
+        assert it.database.owners[left] is None
+        two.finish()
+        await two.read(mine)
+        two.finish()
+        assert outcome_of(await two.read(left)) == Completed()
+
+
+async def test_a_reader_stays_one_when_its_run_comes_to_its_server() -> None:
+    """R3.a, R17.c: it keeps the run going there, and ends it when it leaves."""
+    async with site() as it:
+        one, two = await it.open("one"), await it.open("two")
+        started = await one.supervisor.start(make_request("q", on_disconnect="cancel"))
+        one.say("a ")
+        reader = await two.supervisor.subscribe(started.run)
+        await read_until(reader, TextAdded)
+        await one.supervisor.aclose()
+        two.say("b ")
+        await read_until(reader, TextAdded)
+        live = two.supervisor.registry.get(started.run)
+        assert live is not None and live.readers == 1 and live.state.is_going
+        assert (await two.supervisor.get(started.run)).record.replica == "two"
+        reader.leave()
+        async with asyncio.timeout(5):
+            while (await two.supervisor.get(started.run)).outcome is None:
+                await asyncio.sleep(0.005)
+        assert (await two.supervisor.get(started.run)).outcome == Cancelled(reason="client_disconnect")
+
+
+async def test_what_was_not_to_be_kept_is_gone_when_its_server_is() -> None:
+    """P4.c, R17.e: whoever finds it goes on with nothing."""
+    async with site() as it:
+        one, two = await it.open("one"), await it.open("two")
+        run = await one.start(ephemeral=True)
+        one.say("a ")
+        await read_until(await one.supervisor.subscribe(run), TextAdded)
+        assert one.store.me is not None
+        it.database.fence(one.store.me)
+        async with asyncio.timeout(5):
+            while await two.store.get_run(run) is not None:
+                await asyncio.sleep(0.005)
+        assert two.upstream.open == 0
+
+
+async def test_what_the_store_says_is_a_servers_and_nobody_there_knows_is_let_go_of() -> None:
+    """R17.e: it could not be told that it has it; another goes on, or the same one, and not a moment too early."""
+    async with site() as it:
+        one = await it.open("one")
+        request = make_request("q")
+        await one.store.create_run(make_record(request, 0.0))
+        assert it.database.owners[request.run] == one.store.me
+        one.finish()
+        assert outcome_of(await one.read(request.run)) == Completed()

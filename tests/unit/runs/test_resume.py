@@ -10,37 +10,43 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.agents.approvals import ApprovalPolicy
-from holdfast.agents.loop import Agent
+from holdfast.agents.directory import Agents
+from holdfast.agents.loop import BuiltInAgent
 from holdfast.agents.request import RunRequest
 from holdfast.clock import SystemClock
 from holdfast.config import AgentSettings, LimitSettings
 from holdfast.errors import StoreError
 from holdfast.events import (
     Answered,
+    ApprovalAnswered,
     ApprovalAsked,
+    ArgumentsAdded,
     Batch,
     Event,
     ReasoningAdded,
     RunEnded,
     RunResumed,
+    RunStarted,
     Steered,
     TextAdded,
     ToolCallDropped,
     ToolFinished,
     ToolStarted,
+    TurnCut,
     TurnStarted,
+    Warned,
 )
-from holdfast.ids import EventNumber, SessionId, make_run_id
+from holdfast.ids import CallId, EventNumber, SessionId, make_run_id
 from holdfast.messages import GO_ON, AssistantMessage, ToolMessage, ToolSpec, UserMessage, user_says
 from holdfast.outcomes import Completed, Incomplete, Outcome
-from holdfast.runs.resume import MAX_IDLE_ATTEMPTS
+from holdfast.runs.restart.resume import MAX_IDLE_ATTEMPTS
 from holdfast.runs.start import make_record
 from holdfast.runs.supervisor import Supervisor
 from holdfast.runs.telemetry.metrics import Metrics
 from holdfast.sinks import DeltaSink, send
 from holdfast.store.memory import MemoryStore
 from holdfast.tools.port import ToolContext, ToolResult
-from holdfast.upstream.port import ModelCall
+from holdfast.upstream.port import ModelCall, Options, ResponseFormat
 from tests.runs_world import FEW, calls_tool
 
 TURNS = ((range(1, 4), ("write", "look")), (range(4, 7), ("danger",)), (range(7, 10), ()))
@@ -84,9 +90,11 @@ class Ledger:
 
     def __init__(self) -> None:
         self.done: list[str] = []
+        self.gone = ""
+        """One that is not there any more."""
 
     def specs(self) -> Sequence[ToolSpec]:
-        names = ("write", "look", "danger")
+        names = [name for name in ("write", "look", "danger") if name != self.gone]
         return [ToolSpec(name=n, description=n, parameters={}, repeatable=n == "look") for n in names]
 
     def label(self, name: str, arguments: dict[str, Any]) -> str:
@@ -106,8 +114,9 @@ class Life:
 
     def __init__(self, **limits: Any) -> None:
         self.model, self.tools, self.store = CountingModel(), Ledger(), MemoryStore()
-        agent_settings = AgentSettings(prompt="", approval={"danger": "ask"}, max_turns=limits.pop("max_turns", 50))
-        self.agent = Agent(
+        approval = {"danger": limits.pop("danger", "ask")}
+        agent_settings = AgentSettings(prompt="", approval=approval, max_turns=limits.pop("max_turns", 50))
+        self.agent = BuiltInAgent(
             settings=agent_settings,
             limits=LimitSettings(**limits),
             policy=ApprovalPolicy(agent_settings.approval),
@@ -115,7 +124,7 @@ class Life:
             tools=self.tools,
             clock=SystemClock(),
         )
-        self.supervisor = Supervisor(self.store, self.agent, Metrics())
+        self.supervisor = Supervisor(self.store, Agents([self.agent], self.agent.clock), Metrics())
         self.steered = False
 
     async def begin(self, request: RunRequest) -> list[Event]:
@@ -134,10 +143,14 @@ class Life:
         now = at or self.agent.clock.now()
         await self.store.create_run(make_record(request, now))
         if log:
-            appended: asyncio.Future[StoreError | None] = asyncio.get_running_loop().create_future()
-            self.store.append(request.run, Batch(EventNumber(0), now, tuple(log)), appended.set_result)
-            assert await appended is None
+            await self.append(request, 0, log, now)
         self.steered = any(isinstance(event, Steered) for event in log)
+
+    async def append(self, request: RunRequest, first: int, events: Sequence[Event], at: float) -> None:
+        """What a server has written next."""
+        appended: asyncio.Future[StoreError | None] = asyncio.get_running_loop().create_future()
+        self.store.append(request.run, Batch(EventNumber(first), at, tuple(events)), appended.set_result)
+        assert await appended is None
 
     async def to_end(self, request: RunRequest) -> list[Event]:
         """Read it to its end; whatever waits for approval is approved, and once something is said to it."""
@@ -188,7 +201,7 @@ async def whole_log(request: RunRequest) -> list[Event]:
 
 def text_of(log: Sequence[Event]) -> str:
     """What was said, without the warnings of calls that were dropped."""
-    return re.sub(r"\n*Server stopped mid tool-call \([^)]*\): the actions? w\w+ not carried out\.", "", _text(log))
+    return re.sub(r"\n*Server stopped mid tool-call \([^)]*\): the actions? w\w+ not carried out\.\n\n", "", _text(log))
 
 
 def _text(log: Sequence[Event]) -> str:
@@ -330,6 +343,17 @@ async def test_who_answers_before_the_run_has_come_to_its_question_again_is_hear
     assert (result.executed, result.output) == ("no", "The user denied this call; it was not carried out.")
 
 
+async def test_a_run_that_waits_for_a_person_waits_over_any_number_of_restarts() -> None:
+    """R12.d, R15.j: whoever waits does not get any further, and is not what ends its servers."""
+    request = make_request()
+    log = await whole_log(request)
+    asked = next(n for n, event in enumerate(log) if isinstance(event, ApprovalAsked))
+    restarts = [RunResumed(attempt=n, reason="server_restart", cut=None) for n in range(2, MAX_IDLE_ATTEMPTS + 3)]
+    life = Life()
+    gone_on = await life.go_on(request, [*log[: asked + 1], *restarts])
+    assert (outcome(gone_on), life.tools.done) == (Completed(), ["danger"])
+
+
 async def test_an_approval_whose_time_ran_out_meanwhile_is_denied() -> None:
     """R12.d: the time that was left, and no more."""
     request = make_request()
@@ -359,6 +383,23 @@ async def test_turns_count_over_all_attempts_and_a_turn_that_broke_off_counts_on
         assert outcome(gone_on) == ends, place
 
 
+async def test_limits_that_were_lowered_meanwhile_hold() -> None:
+    """R15.i, R10.d, R10.f: more was used already than may be used now, and nothing is added to it."""
+    request = make_request()
+    log = await whole_log(request)
+    place = next(n for n, event in enumerate(log) if isinstance(event, ApprovalAsked))
+    life = Life(max_turns=1)
+    gone_on = await life.go_on(request, log[:place])
+    assert (outcome(gone_on), life.model.calls) == (Incomplete(reason="max_turns"), [])
+    begun = next(n for n, event in enumerate(log) if isinstance(event, TextAdded))
+    long = TextAdded(text="1 " + "-" * 60)
+    before = [event for event in log[:begun] if not isinstance(event, ReasoningAdded)]
+    gone_on = await Life(max_output_bytes=len(long.text) - 1).go_on(request, [*before, long])
+    ended = outcome(gone_on)
+    assert isinstance(ended, Incomplete)
+    assert (ended.reason, _text(gone_on)) == ("max_output_tokens", long.text)
+
+
 async def test_tool_calls_count_over_all_attempts() -> None:
     """R15.i, R10.e: two were made, and the third is one too many."""
     request = make_request()
@@ -371,12 +412,31 @@ async def test_tool_calls_count_over_all_attempts() -> None:
 
 
 async def test_time_counts_over_all_attempts_but_not_while_no_server_was_there() -> None:
-    """R15.i, R10.b: the hours between two servers are nobody's."""
+    """R15.i, R10.b: the hours between two servers are nobody's, however often it was; in a tool time counts too."""
     request = make_request()
-    log = await whole_log(request)
-    life = Life(run_seconds=30)
-    gone_on = await life.go_on(request, log[:5], at=life.agent.clock.now() - 100)
-    assert outcome(gone_on) == Completed()
+    life, began = Life(), 1_700_000_000.0
+    calls = calls_tool("write")
+    begun: list[Event] = [
+        RunStarted(run=request.run, session=request.session, model="m"),
+        TurnStarted(turn=0, model="m"),
+    ]
+    await life.leave(request, begun, at=began)
+    await life.append(request, 2, [TextAdded(text="1 ")], began + 5)
+    again: list[Event] = [TurnCut(turn=0, error="gone"), RunResumed(attempt=2, reason="server_restart", cut="text")]
+    await life.append(request, 3, [*again, TurnStarted(turn=0, model="m")], began + 5000)
+    answered = Answered(finish="tool_calls", model="m", usage=FEW)
+    started = ToolStarted(call_id=CallId("call_1"), name="write", arguments="{}", label="write")
+    await life.append(request, 6, [*calls, answered, started], began + 5010)
+    lost = ToolFinished(call_id=CallId("call_1"), name="write", output="", failed=True, executed="unknown")
+    after: list[Event] = [lost, RunResumed(attempt=3, reason="server_restart", cut="tool")]
+    await life.append(request, 8 + len(calls), after, began + 9000)
+    await life.append(request, 10 + len(calls), [Warned(message="Hm.")], began + 9030)
+    life.supervisor.take_up(await life.store.unfinished_runs())
+    await life.supervisor.get(request.run)
+    live = life.supervisor.registry.get(request.run)
+    assert live is not None
+    assert live.times.used_seconds == 5 + 10 + 30
+    await life.supervisor.aclose()
 
 
 async def test_a_run_whose_request_was_not_kept_is_ended() -> None:
@@ -399,3 +459,155 @@ async def test_whoever_reads_from_anywhere_reads_the_same_log() -> None:
         async with await life.supervisor.subscribe(request.run, EventNumber(after)) as subscription:
             read = [e async for batches in subscription.read() for batch in batches for e in batch.events]
         assert read[-(len(gone_on) - after - 1) :] == gone_on[after + 1 :]
+
+
+async def test_what_was_denied_stays_denied_and_what_was_asked_is_asked_whatever_the_policy_says_now() -> None:
+    """R12.d, R15.h: settings may have changed meanwhile; nobody's word is passed over, and a stricter policy holds."""
+    request = make_request()
+    log = await whole_log(request)
+    asked = next(n for n, event in enumerate(log) if isinstance(event, ApprovalAsked))
+    call = CallId("call_danger")
+    denied = ApprovalAnswered(call_id=call, approved=False, by="client")
+    approved = ApprovalAnswered(call_id=call, approved=True, by="client")
+    for before, policy, done in (
+        ([*log[: asked + 1], denied], "auto", []),
+        ([*log[: asked + 1], approved], "deny", []),
+        ([*log[: asked + 1], approved], "auto", ["danger"]),
+    ):
+        life = Life(danger=policy)
+        gone_on = await life.go_on(request, before)
+        assert life.tools.done == done, policy
+        assert [type(event) for event in gone_on].count(ApprovalAsked) == 1
+    life = Life(danger="auto")
+    await life.leave(request, log[: asked + 1])
+    life.supervisor.take_up(await life.store.unfinished_runs())
+    assert await life.supervisor.answer_approval(request.run, None, False) == call
+    await life.to_end(request)
+    assert life.tools.done == []
+
+
+async def test_a_tool_that_is_run_again_is_no_further_call() -> None:
+    """R15.g, R15.i: it was counted when it was begun, and the limit does not stop what it had let through."""
+    request = make_request()
+    log = await whole_log(request)
+    begun = next(n for n, event in enumerate(log) if isinstance(event, ToolStarted) and event.name == "look")
+    life = Life(max_tool_calls=2)
+    gone_on = await life.go_on(request, log[: begun + 1])
+    assert life.tools.done == ["look"]
+    results = [(event.name, event.executed) for event in gone_on if isinstance(event, ToolFinished)]
+    assert results == [("write", "yes"), ("look", "yes"), ("danger", "no")]
+    assert outcome(gone_on) == Incomplete(reason="max_tool_calls")
+
+
+async def test_a_tool_that_could_be_repeated_and_is_gone_may_have_been_carried_out() -> None:
+    """R15.f, R8.c: it had begun, so nobody says that it was not."""
+    request = make_request()
+    log = await whole_log(request)
+    begun = next(n for n, event in enumerate(log) if isinstance(event, ToolStarted) and event.name == "look")
+    life = Life()
+    life.tools.gone = "look"
+    gone_on = await life.go_on(request, log[: begun + 1])
+    (result,) = [event for event in gone_on if isinstance(event, ToolFinished) and event.name == "look"]
+    assert (result.executed, result.failed) == ("unknown", True)
+    assert result.output.startswith("There is no tool named 'look'.")
+
+
+async def test_a_tool_that_was_running_is_told_as_what_happened() -> None:
+    """R15.f, R16.b: the run has not ended, and the model does not read that it has."""
+    request = make_request()
+    log = await whole_log(request)
+    begun = next(n for n, event in enumerate(log) if isinstance(event, ToolStarted) and event.name == "write")
+    gone_on = await Life().go_on(request, log[: begun + 1])
+    (result,) = [event for event in gone_on if isinstance(event, ToolFinished) and event.name == "write"]
+    assert result == ToolFinished(
+        call_id=CallId("call_write"),
+        name="write",
+        output="The server was gone while this tool was running: it is not known whether it was carried out.",
+        failed=True,
+        executed="unknown",
+    )
+
+
+async def test_what_is_said_after_a_dropped_call_is_a_paragraph_of_its_own() -> None:
+    """R15.e: the warning is no part of the sentence that goes on."""
+    request = make_request()
+    log = await whole_log(request)
+    half = next(n for n, event in enumerate(log) if isinstance(event, ArgumentsAdded))
+    gone_on = await Life().go_on(request, [*log[: half + 1]])
+    warning = "Server stopped mid tool-call (write): the action was not carried out."
+    assert _text(gone_on).startswith(f"1 2 3 \n\n{warning}\n\n")
+
+
+async def test_an_answer_in_a_form_goes_on_without_it() -> None:
+    """R15.d: a provider that holds an answer to a schema does so from its first character; a half one has begun."""
+    form = ResponseFormat(kind="json_object")
+    request = make_request(options=Options(response_format=form))
+    log = await whole_log(request)
+    said = next(n for n, event in enumerate(log) if isinstance(event, TextAdded))
+    forms = []
+    for place in (said, said + 1):
+        life = Life()
+        await life.go_on(request, log[:place])
+        forms.append([call.options.response_format for call in life.model.calls])
+    assert forms == [[form, form, form], [None, form, form]]
+
+
+async def test_a_model_that_was_cut_off_is_told_so_until_it_has_gone_on() -> None:
+    """R15.d, R15.h: also when its next server was gone before it said a word, and somebody had said something."""
+    request = make_request()
+    log = await whole_log(request)
+    said = next(n for n, event in enumerate(log) if isinstance(event, TextAdded))
+    cut: list[Event] = [TurnCut(turn=0, error="gone"), RunResumed(attempt=2, reason="server_restart", cut="text")]
+    again: list[Event] = [Steered(message=user_says("Also this.")), *cut, TurnStarted(turn=0, model="m")]
+    for thoughts in ([], [ReasoningAdded(text="Hm. ")]):
+        life = Life()
+        await life.go_on(request, [*log[: said + 1], *again, *thoughts])
+        shown = life.model.calls[0].messages
+        assert [message.text for message in shown if not isinstance(message, ToolMessage)] == [
+            "Count.",
+            "1 ",
+            GO_ON,
+            "Also this.",
+        ]
+
+
+async def test_a_model_that_had_ended_its_answer_is_not_told_that_it_was_cut_off() -> None:
+    """R15.d: what was cut off, twice, is the answer to what was said to it then."""
+    request = make_request()
+    turn: list[Event] = [TurnStarted(turn=1, model="m"), TurnCut(turn=1, error="gone")]
+    log: list[Event] = [
+        RunStarted(run=request.run, session=request.session, model="m"),
+        TurnStarted(turn=0, model="m"),
+        TextAdded(text="Well. "),
+        Steered(message=user_says("Also this.")),
+        Answered(finish="stop", model="m", usage=FEW),
+        *turn,
+        RunResumed(attempt=2, reason="server_restart", cut="request"),
+        TurnStarted(turn=1, model="m"),
+    ]
+    life = Life()
+    await life.go_on(request, log)
+    assert GO_ON not in [message.text for message in life.model.calls[0].messages if isinstance(message, UserMessage)]
+
+
+async def test_a_session_is_busy_and_a_request_is_known_before_its_run_was_taken_up() -> None:
+    """R15.b, C15.a: a moment after the start nobody is told that nothing goes on, and nothing is begun twice."""
+    request = make_request(fingerprint="f", lane="wait")
+
+    async def asked(life: Life) -> list[object]:
+        active = await life.supervisor.active_run(request.session)
+        return [active and active.run]
+
+    async def listed(life: Life) -> list[object]:
+        return list((await life.supervisor.active_runs([request.session])).values())
+
+    async def repeated(life: Life) -> list[object]:
+        return [await life.supervisor.find_request("f")]
+
+    log = await whole_log(request)
+    for look in (asked, listed, repeated):
+        life = Life()
+        await life.leave(request, log[:5])
+        life.supervisor.take_up(await life.store.unfinished_runs())
+        assert await look(life) == [request.run]
+        await life.to_end(request)

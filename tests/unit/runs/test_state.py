@@ -19,7 +19,8 @@ from hypothesis.stateful import (
 )
 
 from holdfast.agents.approvals import ApprovalPolicy
-from holdfast.agents.loop import Agent
+from holdfast.agents.directory import Agents
+from holdfast.agents.loop import BuiltInAgent
 from holdfast.agents.request import RunRequest
 from holdfast.clock import SystemClock
 from holdfast.config import AgentSettings, LimitSettings
@@ -33,6 +34,7 @@ from holdfast.runs.log.subscription import Subscription
 from holdfast.runs.state import NEXT, STATUS, Admission, IllegalMoveError, Move, Phase, RunState
 from holdfast.runs.supervisor import Supervisor
 from holdfast.runs.telemetry.metrics import Metrics
+from holdfast.store.accounts import Allowance
 from holdfast.store.memory import MemoryStore
 from holdfast.store.records import IdempotencyKey, Reserved, RunEnding, RunRecord
 from tests.runs_world import FEW, ScriptedTools, calls_tool
@@ -124,13 +126,15 @@ class GatedStore(MemoryStore):
         """Another server has the run that is held."""
         self._behind: list[Callable[[], None]] | None = []
 
-    async def create_run(self, record: RunRecord, key: IdempotencyKey | None = None) -> Reserved | None:
+    async def create_run(
+        self, record: RunRecord, key: IdempotencyKey | None = None, allowance: Allowance | None = None
+    ) -> Reserved | None:
         if record.id != self.held:
-            return await super().create_run(record, key)
+            return await super().create_run(record, key, allowance)
         try:
             if not await asyncio.shield(self.record):
                 raise StoreUnavailableError("the store is locked")
-            return await super().create_run(record, key)
+            return await super().create_run(record, key, allowance)
         finally:
             behind, self._behind = self._behind, None
             for append in behind or ():
@@ -173,7 +177,7 @@ class Walk:
     def __init__(self, *, keyed: bool = False) -> None:
         self.upstream, self.tools, self.store = DrivenUpstream(), ScriptedTools(), GatedStore()
         settings = AgentSettings(prompt="", approval={"echo": "ask"}, approval_seconds=60)
-        self.agent = Agent(
+        self.agent = BuiltInAgent(
             settings=settings,
             limits=LimitSettings(),
             policy=ApprovalPolicy(settings.approval),
@@ -181,7 +185,7 @@ class Walk:
             tools=self.tools,
             clock=SystemClock(),
         )
-        self.supervisor = Supervisor(self.store, self.agent, Metrics())
+        self.supervisor = Supervisor(self.store, Agents([self.agent], self.agent.clock), Metrics())
         self.key = IdempotencyKey(key="k", fingerprint="f") if keyed else None
         self.live: LiveRun | None = None
         self.state: TracedState
@@ -347,7 +351,7 @@ class Walk:
         assert (await self.supervisor.get(self.run)).outcome is None
         await self.supervisor.aclose()
         self.readers = []
-        self.supervisor = Supervisor(self.store, self.agent, Metrics())
+        self.supervisor = Supervisor(self.store, Agents([self.agent], self.agent.clock), Metrics())
         self.supervisor.take_up(await self.store.unfinished_runs())
         await self.read()
         live = self.supervisor.registry.get(self.run)

@@ -4,17 +4,19 @@ import asyncio
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
+from holdfast.agents.request import RunRequest
 from holdfast.config import AgentSettings, LimitSettings
 from holdfast.errors import KeyConflictError, LimitReachedError, NotFoundError, RequestError, StoreUnavailableError
 from holdfast.events import ApprovalAnswered, ApprovalAsked, Batch, Steered, TextAdded, ToolFinished
-from holdfast.ids import CallId, EventNumber, RunId, SessionId
+from holdfast.ids import CallId, EventNumber, RunId, SessionId, make_run_id
 from holdfast.messages import ToolSpec, user_says
 from holdfast.outcomes import Cancelled, Completed
 from holdfast.runs.questions import Questions
 from holdfast.runs.refusals import MAX_STEERING
 from holdfast.store.memory import MemoryStore
-from holdfast.store.records import IdempotencyKey, RunEnding
+from holdfast.store.records import IdempotencyKey, RunEnding, RunRecord
 from holdfast.testing.upstream import Step, Turn, says
 from tests.contract.test_store_trouble import HeldStore
 from tests.runs_world import World, asks_for, ended, open_world, outcome_of, read_all, read_until
@@ -306,7 +308,14 @@ async def test_what_the_store_keeps_of_a_run_from_its_start_is_what_was_asked() 
         assert session is not None
         request = world.request(
             surface="responses",
+            agent="holdfast",
             model="provider/model",
+            answers_as="holdfast",
+            parent_run=make_run_id(),
+            fingerprint="the same",
+            asked_by="ann",
+            on_restart="resume",
+            lane="wait",
             parent=session.head,
             rooted=True,
             instructions="Be brief.",
@@ -318,11 +327,12 @@ async def test_what_the_store_keeps_of_a_run_from_its_start_is_what_was_asked() 
         )
         started = await world.supervisor.start(request)
         record = await world.store.get_run(request.run)
-        assert record == started.record
+        assert record == replace(started.record, continuation=b"")
         assert record is not None
-        assert record.client_tools == ("theirs",)
-        same = ("session", "surface", "model", "input", "parent", "rooted", "instructions", "metadata", "echo")
-        for name in (*same, "ephemeral", "conversation"):
+        assert (record.client_tools, record.in_lane) == (("theirs",), True)
+        same = set(RunRecord.__struct_fields__) & set(RunRequest.__struct_fields__) - {"client_tools"}
+        assert len(same) == 17
+        for name in same:
             assert getattr(record, name) == getattr(request, name), name
 
 
@@ -360,6 +370,19 @@ async def test_the_view_of_a_run_is_the_same_while_it_goes_on_and_afterwards() -
             assert view.approvals == ()
             assert (await view.read_transcript()).text == "one two"
         assert events[-1] == (await read_all(await world.supervisor.subscribe(started.run)))[-1]
+
+
+async def test_a_run_that_never_got_its_turn_is_still_of_the_model_that_was_asked_for() -> None:
+    """R1.a, J1.b: while it waits, and when it was stopped before anything answered."""
+    async with open_world(MemoryStore(), [[asyncio.Event()]]) as world:
+        await world.start(lane="wait")
+        waiting = await world.start(lane="wait", model="provider/model")
+        view = await world.supervisor.get(waiting.run)
+        assert (view.model, view.is_queued, view.usage.total_tokens) == ("provider/model", True, 0)
+        await world.supervisor.stop(waiting.run)
+        await ended(world, waiting.run)
+        view = await world.supervisor.get(waiting.run)
+        assert (view.model, view.status, view.text) == ("provider/model", "cancelled", "")
 
 
 async def test_a_reader_that_leaves_twice_has_left_once() -> None:

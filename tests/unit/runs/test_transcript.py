@@ -4,17 +4,22 @@ import pytest
 
 from holdfast.events import (
     Answered,
+    ApprovalAsked,
     Event,
+    RunDelegated,
     RunEnded,
     Steered,
     TextAdded,
+    ToolCallDropped,
+    ToolCallReady,
     ToolFinished,
     ToolStarted,
     TurnCut,
     TurnStarted,
+    Warned,
 )
-from holdfast.ids import CallId
-from holdfast.messages import AssistantMessage, Message, SystemMessage, ToolMessage, UserMessage, user_says
+from holdfast.ids import CallId, RunId
+from holdfast.messages import AssistantMessage, Message, SystemMessage, ToolMessage, Usage, UserMessage, user_says
 from holdfast.outcomes import Cancelled, Completed, Incomplete, Outcome, RequiresAction
 from holdfast.runs.log.transcript import Transcript
 from tests.runs_world import calls_tool
@@ -96,3 +101,30 @@ def test_messages_and_marks_stand_where_they_belong(events: list[Event], outcome
     for fold in (transcript, copy):
         fold.add(RunEnded(outcome=outcome))
         assert outline(fold.messages()) == lines.split()
+
+
+def test_a_copy_of_a_fold_goes_on_by_itself() -> None:
+    """R1.a, S13.a: what could not be saved is in no figure and in no message of what was."""
+    used = Usage(input_tokens=3, output_tokens=2)
+    begun = Transcript()
+    begun.extend([*turn(0, *says("one")), Answered(finish="stop", model="m", usage=used), *turn(1, *says("two"))], 1.0)
+    whole = begun.copy()
+    more: list[Event] = [
+        *calls_tool("echo"),
+        Answered(finish="tool_calls", model="m", usage=used),
+        ApprovalAsked(call_id=CallId("call_1"), name="echo", arguments="{}", seconds=9.0),
+        ToolStarted(call_id=CallId("call_1"), name="echo", arguments="{}", label=""),
+        RunDelegated(call_id=CallId("call_1"), run=RunId("run_2"), agent="a"),
+        ToolCallReady(call_id=CallId("call_2"), name="pick", arguments="{}"),
+        ToolCallDropped(call_id=CallId("call_3"), name="echo", bytes_received=1),
+        ToolFinished(call_id=CallId("call_1"), name="echo", output=""),
+        Warned(message="Mind."),
+        Steered(message=user_says("also"), command="c1"),
+    ]
+    whole.extend(more, 2.0)
+    assert (begun.text, outline(begun.messages())) == ("onetwo", ["a:onetwo"])
+    assert (begun.spending.usage, begun.spending.by_model, begun.events) == (used, {"m": used}, 7)
+    assert whole.spending.by_model == {"m": used + used}
+    calls = begun.calls
+    kept = (calls.approvals, calls.tools, calls.children, calls.handed_over, calls.dropped, calls.results)
+    assert [len(each) for each in (*kept, begun.warnings, begun.steering, begun.commands)] == [0] * 9

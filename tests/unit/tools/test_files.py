@@ -320,7 +320,8 @@ async def test_files_are_searched_line_by_line(tree: Path) -> None:
     )
     assert await use(tree, "search_files", pattern="this", path="README.md") == "README.md:1: this is README.md"
     assert await use(tree, "search_files", pattern="nowhere") == "No matches."
-    assert ".env:1:" in await use(tree, "search_files", pattern="this", hidden=True)
+    assert ".git" not in await use(tree, "search_files", pattern="this")
+    assert "node_modules/x" in await use(tree, "search_files", pattern="this", hidden=True)
 
 
 @pytest.mark.parametrize("name", ["list_files", "search_files"])

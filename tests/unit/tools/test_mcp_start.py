@@ -132,7 +132,7 @@ async def test_a_run_can_be_stopped_while_it_waits_for_a_server() -> None:
 def test_a_question_on_the_command_line_without_a_server_has_the_tools(tmp_path: Path) -> None:
     """In a process that has just been started, as a user starts it."""
     (tmp_path / "holdfast.toml").write_text(in_toml("slow1"))
-    done = run_piped(tmp_path, "chat", 'call mcp__old__echo {"text": "over there"}')
+    done = run_piped(tmp_path, "chat", 'call mcp__old__echo {"text": "over there"}', HOLDFAST_CONFIG="holdfast.toml")
     assert done.returncode == 0, done.stderr
     assert "✓ mcp__old__echo over there" in done.stderr
     assert "not connected" not in done.stderr
@@ -140,11 +140,11 @@ def test_a_question_on_the_command_line_without_a_server_has_the_tools(tmp_path:
 
 def test_a_question_on_the_command_line_says_which_tools_are_missing(tmp_path: Path) -> None:
     (tmp_path / "holdfast.toml").write_text(in_toml("exit", 'env = { TOKEN = "hush-hush" }\n'))
-    done = run_piped(tmp_path, "chat", "hello")
+    done = run_piped(tmp_path, "chat", "hello", HOLDFAST_CONFIG="holdfast.toml")
     assert done.returncode == 0
     assert done.stderr.count("! The MCP server 'old' is not connected") == 1
     assert 'It wrote: "this goes to stderr / ***, I will not".' in done.stderr
-    shown = run_piped(tmp_path, "runs", "show", "last").stdout
+    shown = run_piped(tmp_path, "runs", "show", "last", HOLDFAST_CONFIG="holdfast.toml").stdout
     assert shown.count("warned   The MCP server 'old' is not connected") == 1
 
 

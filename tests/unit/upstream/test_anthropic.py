@@ -180,7 +180,7 @@ def test_cached_input_is_part_of_the_input() -> None:
     }
     answered = decode(CODEC, frames(start, *say("x"), later, STOP))[-1]
     assert isinstance(answered, Answered)
-    assert answered.usage == Usage(input_tokens=240, output_tokens=9, cached_tokens=200)
+    assert answered.usage == Usage(input_tokens=240, output_tokens=9, cached_tokens=200, cache_write_tokens=30)
 
 
 @pytest.mark.parametrize(

@@ -11,14 +11,16 @@ from typing import Any
 
 import pytest
 import uvloop
+from msgspec.structs import replace
 
-from holdfast.config import ProviderSettings
+from holdfast.config import ProviderSettings, Settings
 from holdfast.errors import ConfigError, TransportLostError
 from holdfast.testing import Reply, ScriptedProvider
 from holdfast.upstream.providers import Provider, resolve_provider
 from holdfast.upstream.proxies import Proxy, find_proxy
+from holdfast.upstream.router import ModelRouter
 from tests.unit.upstream.test_http import make_certificate
-from tests.upstream_world import Heard, hear, open_http
+from tests.upstream_world import CALL, QUICK, Heard, hear, open_http
 
 STORY = Reply(text=("One ", "two ", "three."))
 PASSWORD = "pass:word/0123"
@@ -122,6 +124,15 @@ async def test_a_tunnel_does_not_make_a_strangers_certificate_good(tmp_path: Pat
         heard = await ask_through(f"https://127.0.0.1:{proxy.port}/v1", {"HTTPS_PROXY": address})
     assert isinstance(heard.error, TransportLostError)
     assert "not trusted" in heard.error.message
+
+
+async def test_a_model_is_asked_through_the_proxy_that_the_environment_names() -> None:
+    """A host that only the proxy can find is found by the router too."""
+    async with ScriptedProvider([STORY]) as provider, proxy_to(provider) as (_, address):
+        mine = ProviderSettings(base_url="http://models.invalid/v1")
+        router = ModelRouter(Settings(providers={"mine": mine}, stream=QUICK), {"http_proxy": address})
+        assert (await hear(router, replace(CALL, model="mine/m"))).text == "One two three."
+        await router.aclose()
 
 
 async def test_without_tls_the_proxy_is_handed_the_request() -> None:

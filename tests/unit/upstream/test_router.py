@@ -1,9 +1,11 @@
 """From a model's name to whoever answers for it."""
 
+import asyncio
+
 import pytest
 from msgspec.structs import replace
 
-from holdfast.config import ModelSettings, ProviderSettings, Settings
+from holdfast.config import ModelSettings, NamedAgentSettings, ProviderSettings, Settings
 from holdfast.errors import ConfigError, ProviderRefusedError
 from holdfast.testing import Reply, ScriptedProvider, ScriptedUpstream, says
 from holdfast.upstream.demo.upstream import DemoUpstream
@@ -44,10 +46,19 @@ def test_a_model_is_known_when_its_provider_can_be_asked(model: str, known: bool
         Settings(fallbacks=("ollama/llama3",)),
         Settings(models={"ollama/llama3": ModelSettings()}),
         Settings(providers={"ollama": ProviderSettings()}),
+        Settings(agents={"research": NamedAgentSettings(model="ollama/llama3")}),
+        Settings(agents={"research": NamedAgentSettings(fallbacks=("ollama/llama3",))}),
     ],
 )
 def test_a_local_provider_is_asked_once_somebody_has_named_it(settings: Settings) -> None:
     assert ModelRouter(settings, {}).has_model("ollama/mistral")
+
+
+@pytest.mark.parametrize("environment", [{}, {"HTTPS_PROXY": "socks5://127.0.0.1:1", **KEYS}])
+def test_a_provider_of_the_settings_has_its_models_also_when_it_cannot_be_asked(environment: dict[str, str]) -> None:
+    """C16.b: else another model would answer in its place, and nobody would hear what is missing."""
+    settings = Settings(providers={"openai": ProviderSettings()})
+    assert ModelRouter(settings, environment).has_model("openai/gpt-5.2")
 
 
 def test_an_unknown_provider_is_an_error_that_says_what_to_set() -> None:
@@ -130,3 +141,22 @@ async def test_calls_of_one_provider_share_its_connections() -> None:
         assert provider.connections_made == 1
         await router.aclose()
         await provider.closed()
+
+
+async def test_a_count_that_does_not_come_in_time_is_none_and_its_connection_is_closed() -> None:
+    """M1.h, U17: whoever asked can estimate, and the provider is not kept busy for nobody."""
+    closed = asyncio.Event()
+
+    async def keep_silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        closed.set()
+        writer.close()
+
+    async with await asyncio.start_server(keep_silent, "127.0.0.1", 0) as listener:
+        url = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
+        mine = ProviderSettings(protocol="anthropic_messages", base_url=url, api_key="k")
+        router = ModelRouter(Settings(providers={"mine": mine}), {}, count_seconds=0.05)
+        assert await router.count_tokens(replace(CALL, model="mine/m")) is None
+        async with asyncio.timeout(5):
+            await closed.wait()
+        await router.aclose()

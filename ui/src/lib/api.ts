@@ -1,6 +1,6 @@
 /** The server's resources by name. Shapes are in wire.ts, manners in http.ts. */
 import type { Http } from "./http";
-import type { List, Message, Model, Part, Run, Session, Stopped } from "./wire";
+import type { Key, KeyLimits, List, Message, Model, Part, Role, Run, Session, Stopped, UsageRow } from "./wire";
 
 export interface NewRun {
   content: Part[];
@@ -8,6 +8,14 @@ export interface NewRun {
   model?: string;
   instructions?: string;
   title?: string;
+}
+
+export interface NewKey extends Partial<KeyLimits> {
+  name: string;
+  role: Role;
+  models?: string[];
+  /** A day. */
+  expires_at?: string;
 }
 
 export interface RunFilter {
@@ -23,6 +31,24 @@ export class Api {
 
   models(): Promise<List<Model>> {
     return this.http.json("/v1/models");
+  }
+
+  /** Whose key this is. */
+  me(): Promise<Pick<Key, "name" | "role">> {
+    return this.http.json("/v1/me");
+  }
+  async keys(): Promise<Key[]> {
+    return (await this.http.json<List<Key>>("/v1/keys")).data;
+  }
+  /** The answer has the key itself, this once. */
+  createKey(body: NewKey): Promise<Key & { key: string }> {
+    return this.http.json("/v1/keys", { method: "POST", body });
+  }
+  revokeKey(name: string): Promise<unknown> {
+    return this.http.json(`/v1/keys/${encodeURIComponent(name)}`, { method: "DELETE" });
+  }
+  async usage(since: string): Promise<UsageRow[]> {
+    return (await this.http.json<List<UsageRow>>(`/v1/usage?${query({ since })}`)).data;
   }
 
   /** `before` is the `next` of the page before. */

@@ -32,6 +32,10 @@ export interface ToolItem {
   seconds: number | null;
   bytesReceived: number;
   approval: { expires: number; by: AnsweredBy | null; approved: boolean | null } | null;
+  /** It is no call, but a question that an agent of one's own asks. */
+  question: boolean;
+  /** The run of another agent, where the tool is one. */
+  run: string | null;
 }
 export interface TextItem {
   kind: "text";
@@ -206,6 +210,7 @@ class Draft {
       }
       case "approval.asked": {
         const tool = this.#tool(event.call_id, event.name, event.at, number);
+        if (tool.state === "writing") tool.question = true; // what was called has been written by now
         tool.arguments = event.arguments;
         tool.state = "asking";
         tool.approval = { expires: event.at + event.seconds, by: null, approved: null };
@@ -214,7 +219,7 @@ class Draft {
       case "approval.answered": {
         const tool = this.#tool(event.call_id, "", event.at, number);
         tool.approval = { expires: tool.approval?.expires ?? 0, by: event.by, approved: event.approved };
-        tool.state = event.approved ? "ready" : "denied";
+        tool.state = !event.approved ? "denied" : tool.question ? "done" : "ready";
         return;
       }
       case "message.added":
@@ -222,6 +227,12 @@ class Draft {
         return;
       case "run.warned":
         return this.#notice("warning", event.message, number);
+      case "run.delegated":
+        this.#tool(event.call_id, event.agent, event.at, number).run = event.run;
+        return;
+      case "usage.added":
+        view.usage = added(view.usage, event.usage);
+        return;
       case "run.handed_over": // that it goes on is told when it does
         return;
       case "run.resumed":
@@ -293,6 +304,8 @@ class Draft {
       seconds: null,
       bytesReceived: 0,
       approval: null,
+      question: false,
+      run: null,
     };
     this.#append(tool);
     this.#fresh.add(tool);

@@ -78,7 +78,9 @@ function viewOf(id: string, messages: readonly Message[], run: Run | undefined):
       case "tool": {
         const tool = tools.get(message.tool_call_id ?? "");
         if (!tool) return;
-        tool.state = message.failed ? "failed" : "done";
+        if (message.executed === "unknown") tool.state = "unknown";
+        else if (message.executed === "no") tool.state = "not_run";
+        else tool.state = message.failed ? "failed" : "done";
         tool.output = partsOf(message)
           .map((part) => (part.type === "text" ? part.text : ""))
           .join("");
@@ -87,7 +89,7 @@ function viewOf(id: string, messages: readonly Message[], run: Run | undefined):
     }
   });
   const outcome = outcomeOf(run) ?? markOf(messages);
-  for (const tool of tools.values()) if (tool.state === "not_run" && outcome?.outcome === "requires_action") tool.state = "handed_over";
+  for (const tool of tools.values()) if (tool.state === "not_run" && !tool.output && outcome?.outcome === "requires_action") tool.state = "handed_over";
   return {
     ...EMPTY,
     run: id,
@@ -116,6 +118,8 @@ function toolOf(call: NonNullable<Message["tool_calls"]>[number], at: number): T
     seconds: null,
     bytesReceived: 0,
     approval: null,
+    question: false,
+    run: null,
   };
 }
 

@@ -107,6 +107,11 @@ export function timeline(events: readonly Numbered[]): Timeline {
       case "run.warned":
         mark(event.message, "warning");
         break;
+      case "run.delegated":
+        mark(`${event.agent} is asked`, "info");
+        break;
+      case "usage.added":
+        break;
       case "run.handed_over":
         break; // when it goes on there is something to see
       case "run.resumed":

@@ -43,6 +43,10 @@ export interface Run {
   model: string;
   /** The model that is answering, or answered last. */
   answered_by?: string;
+  /** The run whose agent has asked for this one. */
+  parent_run_id?: string | null;
+  /** The server that has it, where several share a store. */
+  replica?: string;
   surface: string;
   created_at: number;
   ended_at: number | null;
@@ -94,6 +98,8 @@ export interface Message {
   tool_call_id?: string;
   name?: string;
   failed?: boolean;
+  /** Of a tool's result: was it carried out? Absent where it was. */
+  executed?: "no" | "unknown";
   /** How an answer ended that is not whole; absent where it is. */
   outcome?: OutcomeName;
   reason?: string | null;
@@ -130,7 +136,7 @@ export type RunEvent = At &
     | { type: "upstream.fell_back"; from_model: string; to_model: string; error: string }
     | { type: "upstream.answered"; finish: string; model: string; usage?: Usage }
     | { type: "turn.cut"; turn: number; error: string }
-    | { type: "tool.started"; call_id: string; name: string; arguments: string; label: string }
+    | { type: "tool.started"; call_id: string; name: string; arguments: string; label: string; repeatable?: boolean }
     | {
         type: "tool.finished";
         call_id: string;
@@ -144,6 +150,8 @@ export type RunEvent = At &
     | { type: "approval.answered"; call_id: string; approved: boolean; by: AnsweredBy }
     | { type: "message.added"; message: { parts: LogPart[] } }
     | { type: "run.warned"; message: string }
+    | { type: "run.delegated"; call_id: string; run: string; agent: string }
+    | { type: "usage.added"; usage: Usage }
     | { type: "run.handed_over" }
     | { type: "run.resumed"; attempt: number; reason: "server_restart" | "handed_over"; cut?: string; repeated?: string[] }
     | { type: "run.ended"; outcome: Outcome; usage?: Usage }
@@ -155,4 +163,40 @@ export type LogPart = { type: "text"; text: string } | { type: "image"; url: str
 export interface Numbered {
   number: number;
   event: RunEvent;
+}
+
+export type Role = "user" | "viewer" | "admin";
+
+/** What a key may use; null: as much as it likes. */
+export interface KeyLimits {
+  requests_per_minute: number | null;
+  concurrent_runs: number | null;
+  tokens_per_day: number | null;
+  cost_per_day: number | null;
+  stored_bytes: number | null;
+}
+
+/** A key of a team, without the key itself. */
+export interface Key extends KeyLimits {
+  name: string;
+  role: Role;
+  models: string[] | null;
+  created_at: number | null;
+  expires_at: number | null;
+  /** In holdfast.toml, where alone it can be taken out. */
+  declared: boolean;
+}
+
+/** What one key used on one day, of one model. */
+export interface UsageRow {
+  day: string;
+  key: string;
+  agent: string;
+  model: string;
+  requests: number;
+  input_tokens: number;
+  cached_tokens: number;
+  output_tokens: number;
+  /** Only where a price is known. */
+  cost?: number;
 }

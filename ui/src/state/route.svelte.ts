@@ -1,6 +1,8 @@
 /** Where the page is: the part of the address after #. Reloading lands there again. */
 
-export type View = "chat" | "compare" | "runs";
+const OTHERS = ["compare", "runs", "keys"] as const;
+
+export type View = "chat" | (typeof OTHERS)[number];
 
 class Route {
   view = $state<View>("chat");
@@ -30,7 +32,7 @@ class Route {
 
 function parse(hash: string): { view: View; id: string | null } {
   const [view, id] = hash.replace(/^#\/?/, "").split("/");
-  return { view: view === "compare" || view === "runs" ? view : "chat", id: id ? decode(id) : null };
+  return { view: OTHERS.find((name) => name === view) ?? "chat", id: id ? decode(id) : null };
 }
 
 function decode(text: string): string {

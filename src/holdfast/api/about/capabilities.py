@@ -13,6 +13,8 @@ _FEATURES: Final = (
     "responses_streaming",
     "responses_websocket",
     "responses_compaction",
+    "messages_api",
+    "messages_streaming",
     "reasoning_streaming",
     "run_submission",
     "run_status",
@@ -51,7 +53,7 @@ def describe_capabilities(service: Service, routes: Sequence[ApiRoute]) -> dict[
         "version": service.version,
         "dialect": dialect.name,
         "model": service.agent_name,
-        "auth": {"type": "bearer", "required": bool(settings.server.api_key)},
+        "auth": {"type": "bearer", "required": service.keyring.is_needed},
         "runtime": {
             "mode": "server_agent",
             "tool_execution": "server",

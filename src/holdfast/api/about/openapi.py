@@ -29,6 +29,25 @@ _ERROR: Final[dict[str, Any]] = {
 }
 
 
+_MESSAGES_ERROR: Final[dict[str, Any]] = {
+    "type": "object",
+    "required": ["type", "error"],
+    "properties": {
+        "type": {"const": "error"},
+        "error": {
+            "type": "object",
+            "required": ["type", "message"],
+            "properties": {
+                "type": {"type": "string"},
+                "message": {"type": "string"},
+                "details": {"type": "object", "properties": {"error_code": {"type": "string"}}},
+            },
+        },
+        "request_id": {"type": ["string", "null"]},
+    },
+}
+
+
 def describe_api(routes: Sequence[ApiRoute], *, title: str, version: str) -> dict[str, Any]:
     """An OpenAPI 3.1 document."""
     taken = [route.takes for route in routes if route.takes is not None]
@@ -40,31 +59,32 @@ def describe_api(routes: Sequence[ApiRoute], *, title: str, version: str) -> dic
         paths.setdefault(route.plain_path, {})[route.method.lower()] = _describe(route, body)
     return {
         "openapi": "3.1.0",
-        "info": {"title": title, "version": version, "summary": "An agent behind the OpenAI API"},
-        "security": [{"bearer": []}, {}],
+        "info": {"title": title, "version": version, "summary": "An agent behind the OpenAI API, and Anthropic's"},
+        "security": [{"bearer": []}, {"x-api-key": []}, {}],
         "paths": paths,
         "components": {
-            "schemas": {**components, "Error": _ERROR},
-            "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}},
+            "schemas": {**components, "Error": _ERROR, "MessagesError": _MESSAGES_ERROR},
+            "securitySchemes": {
+                "bearer": {"type": "http", "scheme": "bearer"},
+                "x-api-key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
+            },
         },
     }
 
 
 def _describe(route: ApiRoute, body: dict[str, Any] | None) -> dict[str, Any]:
     summary, _, rest = (inspect.getdoc(route.handler) or "").partition("\n")
-    answer: dict[str, Any] = {"application/json": {"schema": {}}}
-    if route.streams:
-        answer["text/event-stream"] = {"schema": {"type": "string"}}
+    error = "MessagesError" if route.tag == "messages" else "Error"
     described: dict[str, Any] = {
         "operationId": f"{route.name}_{re.sub(r'[^a-z]+', '_', route.path)}".strip("_"),
         "summary": summary,
         "tags": [route.tag],
         "parameters": _parameters(route),
         "responses": {
-            str(route.answers): {"description": "Success", "content": answer},
+            **_successes(route),
             "default": {
                 "description": "An error",
-                "content": {"application/json": {"schema": {"$ref": _REF.format(name="Error")}}},
+                "content": {"application/json": {"schema": {"$ref": _REF.format(name=error)}}},
             },
         },
     }
@@ -73,6 +93,17 @@ def _describe(route: ApiRoute, body: dict[str, Any] | None) -> dict[str, Any]:
     if body is not None:
         described["requestBody"] = {"required": True, "content": {"application/json": {"schema": body}}}
     return described
+
+
+def _successes(route: ApiRoute) -> dict[str, Any]:
+    """By status: what is streamed is 200, whatever the plain answer is."""
+    found: dict[str, Any] = {str(route.answers): {"description": "Success"}}
+    if route.gives:
+        found[str(route.answers)]["content"] = {route.gives: {"schema": {}}}
+    if route.streams:
+        streamed = found.setdefault("200", {"description": "Success, as a stream"})
+        streamed.setdefault("content", {})["text/event-stream"] = {"schema": {}}
+    return found
 
 
 def _parameters(route: ApiRoute) -> list[dict[str, Any]]:

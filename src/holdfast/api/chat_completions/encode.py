@@ -37,7 +37,7 @@ from holdfast.events import (
 )
 from holdfast.ids import CallId, RunId, chat_completion_id
 from holdfast.messages import ToolCall, Usage
-from holdfast.outcomes import Failed, RequiresAction
+from holdfast.outcomes import Failed, Outcome, RequiresAction
 from holdfast.runs.log.transcript import Transcript
 from holdfast.turns import TurnFold
 
@@ -60,7 +60,6 @@ class ChatEncoder:
         "_reasoning",
         "_running",
         "_suffix",
-        "_tools_ran",
         "_turn",
     )
 
@@ -94,7 +93,6 @@ class ChatEncoder:
         """The turn's tool calls: those that are the client's are told at the end."""
         self._running: dict[CallId, ToolStarted] = {}
         self._has_text = False
-        self._tools_ran = False
 
     def _set_model(self, model: str) -> None:
         self._model = model
@@ -136,7 +134,6 @@ class ChatEncoder:
             case ToolCallBegan() | ArgumentsAdded() | ToolCallAnnotated():
                 self._turn.add(event)
             case ToolStarted():
-                self._tools_ran = True
                 if not event.name.startswith("_"):
                     self._running[event.call_id] = event
                     return self._activity(event, "running")
@@ -170,8 +167,7 @@ class ChatEncoder:
             if theirs:
                 shown = [{"index": place, **_encode_call(call)} for place, call in enumerate(theirs)]
                 calls = self._chunk({"tool_calls": shown})
-        ending = ending_of(event.outcome, has_text=self._has_text, tools_ran=self._tools_ran)
-        return calls + self._finish(ending, event.usage)
+        return calls + self._finish(self._ending_of(event.outcome), event.usage)
 
     def _finish(self, ending: Ending, usage: Usage) -> bytes:
         extra: dict[str, Any] = {}
@@ -201,9 +197,12 @@ class ChatEncoder:
     def fail(self, error: HoldfastError) -> bytes:
         """The log cannot be read on. The run may have ended well; this stream has not."""
         open_tools = b"".join(self._activity(started, self._dialect.failed_tool) for started in self._running.values())
-        self._running = {}
         outcome = Failed(reason="internal", message=problem_of(error).message)
-        return open_tools + self._finish(ending_of(outcome, has_text=self._has_text, tools_ran=True), Usage())
+        return open_tools + self._finish(self._ending_of(outcome), Usage())
+
+    def _ending_of(self, outcome: Outcome) -> Ending:
+        # Whether tools have run is told by a header, and those of a stream are long gone.
+        return ending_of(outcome, has_text=self._has_text, tools_ran=True)
 
     def _activity(self, started: ToolStarted, status: str) -> bytes:
         """C8: what a server tool is doing."""
@@ -256,7 +255,7 @@ def encode_plain(
         "model": answers_as or transcript.model,
         "system_fingerprint": fingerprint,
         "choices": [{"index": 0, "message": message, "logprobs": None, "finish_reason": ending.finish_reason}],
-        "usage": encode_usage(transcript.usage),
+        "usage": encode_usage(transcript.spending.usage),
     }
     if ending.extras is not None:
         completion[dialect.extras_key] = name_model(ending.extras, answers_as, transcript.model)

@@ -10,7 +10,6 @@ from starlette.routing import BaseRoute
 
 from holdfast.agents.request import RunRequest
 from holdfast.api.answers import json_answer
-from holdfast.api.chat_completions.continuation import find_continued, restore_history
 from holdfast.api.chat_completions.encode import ChatEncoder, encode_plain
 from holdfast.api.chat_completions.finish import ending_of
 from holdfast.api.chat_completions.schema import ChatBody, ChatRequest, parse_chat_request
@@ -18,16 +17,16 @@ from holdfast.api.chat_completions.upload import FORM, parse_upload
 from holdfast.api.extras import name_model
 from holdfast.api.failures import error_body
 from holdfast.api.requests.body import read_body, read_parsed
+from holdfast.api.requests.continuation import find_continued, restore_history
 from holdfast.api.requests.headers import add_warnings, header_text, header_value
 from holdfast.api.requests.idempotency import fingerprint_request
 from holdfast.api.requests.options import warn_of_left_out
 from holdfast.api.requests.run_start import start_headers, start_run
 from holdfast.api.requests.targets import (
-    answers_as,
     choose_on_restart,
     default_on_disconnect,
+    find_target,
     named_session,
-    served_model,
     session_key,
     trace_parent,
 )
@@ -77,12 +76,14 @@ async def _make_request(
     talk, on_disconnect = chat.conversation, chat.on_disconnect
     if on_disconnect is None:
         on_disconnect = default_on_disconnect(request, stream=chat.stream)
+    target = await find_target(service, chat.model, session)
     wanted = RunRequest(
         run=make_run_id(),
         session=session or derive_session_id(talk.system, talk.first_user_text),
         surface="chat",
-        model=served_model(service, chat.model),
-        answers_as=answers_as(service, chat.model),
+        agent=target.agent.name,
+        model=target.model,
+        answers_as=target.answers_as,
         input=talk.input,
         history=talk.history if session is None else (),
         stored_history=session is not None,
@@ -93,7 +94,7 @@ async def _make_request(
         client_tools=chat.tools,
         options=chat.options,
         on_disconnect=on_disconnect,
-        on_restart=choose_on_restart(service, chat.on_restart, on_disconnect, store=chat.store),
+        on_restart=choose_on_restart(target.agent, chat.on_restart, on_disconnect, store=chat.store),
         lane=chat.lane or ("wait" if session is not None else None),
         # Whoever reads a stream can be shown the question, and a run that outlives its client can be asked about.
         can_ask=chat.stream or on_disconnect == "continue",
@@ -108,7 +109,7 @@ async def _make_request(
         continued = await find_continued(service.store, wanted.session, talk)
         if continued is None:
             return wanted, None
-        history = await restore_history(service.store, continued, talk)
+        history = await restore_history(continued, talk)
     except StoreError as error:
         # C13: better an answer without the past than none.
         warning = f"The stored history could not be read and was left out: {error.message}"
@@ -136,7 +137,7 @@ async def _answer(service: Service, request: Request, started: Started, headers:
     outcome = transcript.outcome
     assert outcome is not None, "a log that was read to its end has an outcome"
     dialect = service.dialect
-    ending = ending_of(outcome, has_text=bool(transcript.text), tools_ran=bool(transcript.tools))
+    ending = ending_of(outcome, has_text=bool(transcript.text), tools_ran=bool(transcript.calls.tools))
     headers[dialect.header("Model")] = header_value(transcript.model)
     add_warnings(headers, dialect.header("Warning"), transcript.warnings)
     if ending.extras is not None:

@@ -7,8 +7,9 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from holdfast.api.chat_messages import ChatConversation, parse_conversation, parse_tools
+from holdfast.api.chat_messages import parse_conversation, parse_tools
 from holdfast.api.requests.body import convert
+from holdfast.api.requests.conversation import SentConversation
 from holdfast.api.requests.options import as_tool_choice, schema_format
 from holdfast.api.requests.targets import parse_on_disconnect
 from holdfast.config import OnRestart
@@ -85,7 +86,7 @@ class ChatBody(msgspec.Struct, frozen=True, kw_only=True):
 class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A chat completion that makes sense."""
 
-    conversation: ChatConversation
+    conversation: SentConversation
     model: str | None
     stream: bool
     include_usage: bool

@@ -214,9 +214,9 @@ ROUTES: tuple[BaseRoute, ...] = (
     ApiRoute("POST", "/v1/conversations", create_conversation, name="conversations", tag=TAG, takes=CreateConversation),
     ApiRoute("GET", _ONE, get_conversation, name="conversation", tag=TAG),
     ApiRoute("POST", _ONE, update_conversation, tag=TAG, takes=UpdateConversation),
-    ApiRoute("DELETE", _ONE, delete_conversation, tag=TAG),
+    ApiRoute("DELETE", _ONE, delete_conversation, tag=TAG, notes="conversation.deleted"),
     ApiRoute("GET", f"{_ONE}/items", list_items, name="conversation_items", tag=TAG, query=_PAGE),
     ApiRoute("POST", f"{_ONE}/items", add_items, tag=TAG, takes=AddItems, query=("include",)),
     ApiRoute("GET", f"{_ONE}/items/{{item_id}}", get_item, tag=TAG, query=("include",)),
-    ApiRoute("DELETE", f"{_ONE}/items/{{item_id}}", delete_item, tag=TAG),
+    ApiRoute("DELETE", f"{_ONE}/items/{{item_id}}", delete_item, tag=TAG, notes="item.deleted"),
 )

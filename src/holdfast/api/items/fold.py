@@ -23,6 +23,7 @@ from holdfast.events import (
     FellBack,
     ReasoningAdded,
     ReasoningSigned,
+    RunDelegated,
     RunEnded,
     RunHandedOver,
     RunResumed,
@@ -38,6 +39,7 @@ from holdfast.events import (
     TurnCut,
     TurnStarted,
     UpstreamRetried,
+    UsageAdded,
     Warned,
     event_name,
 )
@@ -156,6 +158,8 @@ class ResponseFold:
             case ToolStarted() if self._style.hides(event.name):
                 pass
             case ToolStarted() | ApprovalAsked() | ApprovalAnswered() | UpstreamRetried() | Steered() | RunHandedOver():
+                self._tell_own(event)
+            case RunDelegated() | UsageAdded():
                 self._tell_own(event)
             case _:
                 assert_never(event)

@@ -10,15 +10,14 @@ from typing import Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from holdfast.api.anthropic import is_anthropic
 from holdfast.api.middleware.refusing import refuse
-from holdfast.api.problems import unexpected_problem
+from holdfast.api.problems import REQUEST_ID, unexpected_problem
 from holdfast.api.requests.headers import headers_of
 from holdfast.api.streams.disconnect import ClientLeftError
 
 logger = logging.getLogger(__name__)
 
-REQUEST_ID: Final = "holdfast.request_id"
-"""Where the id stands in the ASGI scope."""
 _POLICY: Final = b"content-security-policy"
 SECURITY_HEADERS: Final[tuple[tuple[bytes, bytes], ...]] = (
     (b"permissions-policy", b"camera=(), microphone=(), geolocation=()"),
@@ -59,6 +58,8 @@ class BoundaryMiddleware:
             if not started and message["type"] in _STARTS:
                 started = True
                 headers = [*message.get("headers", ()), *SECURITY_HEADERS, (b"x-request-id", request_id.encode())]
+                if is_anthropic(scope):
+                    headers.append((b"request-id", request_id.encode()))
                 # The page brings a policy of its own. Names are lower case here, as ASGI wants them.
                 if _POLICY not in dict(headers):
                     headers.append(DEFAULT_POLICY)

@@ -19,9 +19,16 @@ from holdfast.api.middleware.refusing import refuse
 from holdfast.api.problems import Problem
 from holdfast.api.requests.headers import headers_of
 from holdfast.config import ServerSettings
+from holdfast.runs.team.keyring import Keyring
 
 METHODS: Final = "GET, POST, PATCH, DELETE, OPTIONS"
+ALLOWED_HEADERS: Final = (
+    "Authorization, Content-Type, Idempotency-Key, Last-Event-ID, X-Api-Key, Anthropic-Version, Anthropic-Beta"
+)
 MAX_AGE_SECONDS: Final = 600
+_OF_SDKS: Final = re.compile(r"x-stainless-[a-z-]{1,40}|anthropic-dangerous-direct-browser-access", re.IGNORECASE)
+"""What the official SDKs send about themselves, in a page too; there is more of it with every version."""
+MAX_NAMES_CHARACTERS: Final = 2_000
 _PORT = re.compile(r":\d*$")
 _HOST = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[\w.-]+)(?::\d{0,5})?", re.ASCII)
 
@@ -29,16 +36,18 @@ _HOST = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[\w.-]+)(?::\d{0,5})?", re.ASCII)
 class OriginMiddleware:
     """Pure ASGI."""
 
-    def __init__(self, app: ASGIApp, server: ServerSettings, dialect: Dialect, page: Sequence[BaseRoute]) -> None:
+    def __init__(
+        self, app: ASGIApp, server: ServerSettings, keyring: Keyring, dialect: Dialect, page: Sequence[BaseRoute]
+    ) -> None:
         self._app = app
         self._page = page
         self._origins = frozenset(origin.rstrip("/").lower() for origin in server.cors_origins)
         named = (server.host, *server.allowed_hosts, *(origin.partition("://")[2] for origin in self._origins))
         self._known_hosts = frozenset(name.lower() for name in named)
-        # Whoever has the key is no foreign page; then any name will do, unless the names were listed.
-        self._takes_any_host = bool(server.api_key) and not server.allowed_hosts
+        self._keyring = keyring
+        self._has_hosts = bool(server.allowed_hosts)
         session_headers = f"{dialect.header('Session-Id')}, {dialect.header('Session-Key')}"
-        self._allow_headers = f"Authorization, Content-Type, Idempotency-Key, Last-Event-ID, {session_headers}"
+        self._allow_headers = f"{ALLOWED_HEADERS}, {session_headers}"
         self._expose_headers = (
             f"X-Request-Id, {dialect.header('Run-Id')}, {session_headers}, Retry-After, Idempotency-Replayed"
         )
@@ -66,7 +75,8 @@ class OriginMiddleware:
         """Without a name there is nothing to judge by; with two, somebody in between judges by the other."""
         if sum(name == b"host" for name, _ in scope["headers"]) != 1 or not host:
             return _NOT_ONE_HOST
-        if not self._takes_any_host and not self._is_trusted(host):
+        # Whoever has a key is no foreign page; then any name will do, unless the names were listed.
+        if (self._has_hosts or not self._keyring.is_needed) and not self._is_trusted(host):
             return _rebound(host)
         return None if _HOST.fullmatch(host) else _NOT_ONE_HOST
 
@@ -93,11 +103,12 @@ class OriginMiddleware:
             await send(message)
 
         if scope["type"] == "http" and scope["method"] == "OPTIONS" and "access-control-request-method" in headers:
+            named = _OF_SDKS.findall(headers.get("access-control-request-headers", "")[:MAX_NAMES_CHARACTERS])
             preflight = Response(
                 status_code=200,
                 headers={
                     "Access-Control-Allow-Methods": METHODS,
-                    "Access-Control-Allow-Headers": self._allow_headers,
+                    "Access-Control-Allow-Headers": ", ".join([self._allow_headers, *named]),
                     "Access-Control-Max-Age": str(MAX_AGE_SECONDS),
                 },
             )

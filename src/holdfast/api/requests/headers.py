@@ -75,3 +75,10 @@ def check_header_text(name: str, text: str, max_characters: int = MAX_CHARACTERS
     if any(unicodedata.category(character) in ("Cc", "Cs", "Zl", "Zp") for character in text):
         raise RequestError(f"{name} has control characters.", param=name, code="invalid_value")
     return text
+
+
+def path_within(scope: Scope) -> str:
+    """The path that a request asks for, within the app: one that is mounted below another's path does not see that."""
+    path: str = scope["path"]
+    root: str = scope.get("root_path", "").rstrip("/")
+    return (path.removeprefix(root) or "/") if root and f"{path}/".startswith(f"{root}/") else path

@@ -7,7 +7,7 @@ import msgspec
 from starlette.requests import Request
 
 from holdfast.agents.request import RunRequest
-from holdfast.api.requests.headers import header_text, header_value
+from holdfast.api.requests.headers import MAX_WARNING_CHARACTERS, header_text, header_value
 from holdfast.api.requests.idempotency import is_retry, parse_key
 from holdfast.api.service import Service
 from holdfast.ids import RunId, SessionId
@@ -64,5 +64,5 @@ def start_headers(
     if started.replayed:
         headers["Idempotency-Replayed"] = "true"
     if warning is not None:
-        headers[service.dialect.header("Warning")] = header_value(warning)
+        headers[service.dialect.header("Warning")] = header_value(warning)[:MAX_WARNING_CHARACTERS]
     return headers

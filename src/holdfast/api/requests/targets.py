@@ -1,18 +1,22 @@
-"""Whom a request is for: its session, its memory, its model (C13, C14, C16, C17).
+"""Whom a request is for: its session, its memory, its agent and model (A2, C13, C14, C16, C17).
 
 Shared by every surface that starts runs. Sits on the service.
 """
 
 import hashlib
+from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from starlette.requests import HTTPConnection
 
+from holdfast.agents.port import ServedAgent
 from holdfast.api.requests.headers import check_header_text, header_text, headers_of
 from holdfast.api.service import Service
 from holdfast.config import OnRestart
-from holdfast.errors import NotFoundError, RequestError
+from holdfast.errors import NotFoundError, RequestError, StoreError
 from holdfast.ids import RunId, SessionId, run_of_response
+from holdfast.owners import bare_name, owned_name, owner_of
+from holdfast.store.records import RunFilter
 
 
 def named_session(service: Service, request: HTTPConnection, in_body: str | None) -> SessionId | None:
@@ -46,7 +50,8 @@ async def find_response(
 
 def conversation_session(name: str) -> SessionId:
     """A conversation's own session: stable, and nobody else's."""
-    return SessionId("conv-" + hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:24])
+    digest = hashlib.sha256(bare_name(name).encode("utf-8", "surrogatepass")).hexdigest()
+    return owned_name(owner_of(name), SessionId(f"conv-{digest[:24]}"))
 
 
 def session_key(service: Service, request: HTTPConnection) -> str | None:
@@ -60,7 +65,7 @@ def session_key(service: Service, request: HTTPConnection) -> str | None:
     if key is None:
         return None
     check_header_text(header, key)
-    if not service.settings.server.api_key:
+    if not service.keyring.is_needed:
         raise RequestError(
             f"{header} needs a server with an API key (server.api_key): without one, anybody could read anybody's "
             "memory.",
@@ -71,37 +76,83 @@ def session_key(service: Service, request: HTTPConnection) -> str | None:
     return key
 
 
-def served_model(service: Service, asked: str | None) -> str:
-    """C16: the `provider/model` that serves a request for a name.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """Who serves a request."""
 
-    Raises:
-        RequestError: it is unknown, and the server is strict about that.
-    """
-    if not asked or asked in (service.agent_name, service.default_model):
-        return service.default_model
-    if service.router.has_model(asked):
-        return asked
-    if service.settings.server.strict_models:
-        raise RequestError(
-            f"There is no model {asked[:200]!r} here; GET /v1/models lists those there are.",
-            status=404,
-            param="model",
-            code="model_not_found",
-        )
-    return service.default_model
+    agent: ServedAgent
+    model: str
+    """`provider/model`; of an agent of one's own, its name."""
+    answers_as: str
+    """C16, W1: what answers call the model; empty: by the name of whichever answered."""
 
 
 MAX_NAME_CHARACTERS: Final = 256
 """A longer name of a model is none that every chunk of a stream should repeat."""
 
 
-def answers_as(service: Service, asked: str | None) -> str:
-    """C16, W1: what answers call the model: an agent its own name, if it was asked for by it; empty: what answered."""
-    if asked == service.agent_name:
-        return service.agent_name
-    if not service.dialect.repeats_model:
-        return ""
-    return asked if asked and len(asked) <= MAX_NAME_CHARACTERS else service.agent_name
+async def find_target(service: Service, asked: str | None, session: SessionId | None) -> Target:
+    """C16, A2: who serves a request for a model by name. One that names none is for whom its session was with before.
+
+    Raises:
+        RequestError: it is unknown, and the server is strict about that.
+    """
+    if not asked and session is not None and (before := await _find_before(service, session)) is not None:
+        return before
+    return choose_target(service, asked)
+
+
+async def _find_before(service: Service, session: SessionId) -> Target | None:
+    """Whom a session was with last; None: nobody, or nobody who is still there."""
+    try:
+        last = next(iter(await service.store.list_runs(RunFilter(session=session, limit=1))), None)
+    except StoreError:
+        return None  # Whoever reads the session's history next says so (C13).
+    agent = None if last is None else service.agents.find(last.agent)
+    if last is None or agent is None:
+        return None
+    if last.answers_as == agent.name or last.model == agent.model:
+        return _target(service, agent, last.answers_as)
+    return _target(service, agent, last.model, last.model) if service.router.has_model(last.model) else None
+
+
+def choose_target(service: Service, asked: str | None) -> Target:
+    """C16: who serves a request for a model by name.
+
+    Raises:
+        RequestError: it is unknown, and the server is strict about that.
+    """
+    agents = service.agents
+    if not asked or asked == agents.default.model:
+        return _target(service, agents.default, asked)
+    named = next((agent for agent in agents.listed if agent.name == asked), None)
+    if named is not None:
+        return _target(service, named, asked)
+    if service.router.has_model(asked):
+        return _target(service, agents.built_in, asked, asked)
+    if service.settings.server.strict_models:
+        raise _unknown_model(asked)
+    return _target(service, agents.default, asked)
+
+
+def _unknown_model(asked: str) -> RequestError:
+    return RequestError(
+        f"There is no model {asked[:200]!r} here; GET /v1/models lists those there are.",
+        status=404,
+        param="model",
+        code="model_not_found",
+    )
+
+
+def _target(service: Service, agent: ServedAgent, asked: str | None, model: str = "") -> Target:
+    # S12: an agent goes by its name and by its model's; what a key was not given is unknown to it.
+    if not service.caller.may_use((model,) if model else (agent.name, agent.model)):
+        raise _unknown_model(asked or agent.name)
+    # An agent answers under its own name, if it was asked for by it.
+    answers_as = agent.name if asked == agent.name else ""
+    if not answers_as and service.dialect.repeats_model:
+        answers_as = asked if asked and len(asked) <= MAX_NAME_CHARACTERS else service.agent_name
+    return Target(agent=agent, model=model or agent.model, answers_as=answers_as)
 
 
 def trace_parent(connection: HTTPConnection) -> str:
@@ -150,11 +201,15 @@ def parse_on_disconnect(value: Any) -> Literal["cancel", "continue"] | float | N
 
 
 def choose_on_restart(
-    service: Service, given: OnRestart | None, on_disconnect: Literal["cancel", "continue"] | float, *, store: bool
+    agent: ServedAgent,
+    given: OnRestart | None,
+    on_disconnect: Literal["cancel", "continue"] | float,
+    *,
+    store: bool,
 ) -> OnRestart:
     """R15: what becomes of a run when its server is gone. One that dies with its client, or is not kept, ends."""
-    if not store:
+    if not store or not agent.can_resume:
         return "end"
     if given is not None:
         return given
-    return service.settings.agent.on_restart if on_disconnect == "continue" else "end"
+    return agent.on_restart if on_disconnect == "continue" else "end"

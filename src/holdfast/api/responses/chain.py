@@ -56,13 +56,13 @@ async def find_position(service: Service, connection: HTTPConnection, wanted: Wa
         RequestError: it is still in progress (409), or the session's name is malformed.
     """
     lane: LanePolicy | None = (wanted.body.lane or "wait") if wanted.is_stored else None
+    if wanted.body.conversation_history:
+        return _at_beginning(_named_session(service, connection, wanted), wanted, lane)
     if wanted.body.previous_response_id is not None:
         return await _after_response(service, wanted.body.previous_response_id, lane)
     if wanted.conversation is not None:
         return await _in_conversation(service, wanted.conversation, lane)
-    header = service.dialect.header("Session-Id")
-    named = wanted.body.session_id or header_text(connection, header)
-    session = named_session(service, connection, wanted.body.session_id) if named else None
+    session = _named_session(service, connection, wanted)
     if session is None:
         return Position(session=make_session_id())
     if await service.supervisor.active_run(session) is not None:
@@ -70,6 +70,20 @@ async def find_position(service: Service, connection: HTTPConnection, wanted: Wa
     record = await service.store.get_session(session)
     calls, stored = await _read_path(service, record.head if record is not None else None)
     return Position(session=session, stored_history=True, lane=lane, calls=calls, stored=stored)
+
+
+def _named_session(service: Service, connection: HTTPConnection, wanted: Wanted) -> SessionId | None:
+    named = wanted.body.session_id or header_text(connection, service.dialect.header("Session-Id"))
+    return named_session(service, connection, wanted.body.session_id) if named else None
+
+
+def _at_beginning(session: SessionId | None, wanted: Wanted, lane: LanePolicy | None) -> Position:
+    """The request brings what came before along: nothing that is stored comes before it."""
+    if wanted.conversation is not None:
+        session = conversation_session(wanted.conversation)
+    if session is None:
+        return Position(session=make_session_id())
+    return Position(session=session, rooted=True, stored_history=True, lane=lane)
 
 
 async def _after_response(service: Service, name: str, lane: LanePolicy | None) -> Position:

@@ -18,7 +18,7 @@ from holdfast.api.items.input import SUMMARY_OF_EARLIER, check_calls
 from holdfast.api.items.items import ItemNames
 from holdfast.api.items.said import items_of
 from holdfast.api.requests.body import convert, read_object
-from holdfast.api.requests.targets import find_response, served_model
+from holdfast.api.requests.targets import choose_target, find_response
 from holdfast.api.responses.chain import join_texts
 from holdfast.api.responses.create import read_input
 from holdfast.api.responses.lookup import find_view
@@ -58,13 +58,15 @@ async def compact_response(request: Request) -> Response:
             "model is missing: which should make the summary?", param="model", code="missing_required_parameter"
         )
     messages = await _read_messages(service, body)
+    target = choose_target(service, body.model)
     run = make_run_id()
     started = await service.supervisor.start(
         RunRequest(
             run=run,
             session=make_session_id(),
             surface="responses",
-            model=served_model(service, body.model),
+            agent=target.agent.name,
+            model=target.model,
             input=(user_says(join_texts(ASK, body.instructions)),),
             history=messages,
             server_tools=False,
@@ -88,7 +90,7 @@ async def compact_response(request: Request) -> Response:
         "object": "response.compaction",
         "created_at": int(service.clock.now()),
         "output": output,
-        "usage": render_usage(transcript.usage),
+        "usage": render_usage(transcript.spending.usage),
     }
     return json_answer(compacted)
 

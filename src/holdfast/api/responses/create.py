@@ -5,19 +5,19 @@ from typing import Any
 import msgspec
 from starlette.requests import HTTPConnection
 
-from holdfast.agents.request import RunRequest, with_defaults
-from holdfast.api.chat_messages import refuse_empty
+from holdfast.agents.request import RunRequest
+from holdfast.api.chat_messages import parse_history, refuse_empty
 from holdfast.api.items.echo import ResponseEcho
 from holdfast.api.items.encrypted_content import ENCRYPTED_REASONING
 from holdfast.api.items.input import ParsedInput, check_calls, is_long_input, parse_input
 from holdfast.api.items.references import resolve_references
 from holdfast.api.requests.options import warn_of_left_out
 from holdfast.api.requests.targets import (
-    answers_as,
+    Target,
     choose_on_restart,
     default_on_disconnect,
+    find_target,
     parse_on_disconnect,
-    served_model,
     session_key,
     trace_parent,
 )
@@ -46,7 +46,17 @@ async def read_input(service: Service, given: Any) -> ParsedInput:
             "input is missing: send a string or an array of items.", param="input", code="missing_required_parameter"
         )
     items = await resolve_references(service, given)
+    if service.dialect.bare_items and isinstance(items, list):
+        items = [_with_role(item) for item in items]
     return await run_aside(is_long_input(items), _parse_checked, items)
+
+
+def _with_role(item: Any) -> Any:
+    if isinstance(item, str):
+        return {"role": "user", "content": item}
+    if isinstance(item, dict) and "content" in item and not {"role", "type"} & item.keys():
+        return {**item, "role": "user"}
+    return item
 
 
 def _parse_checked(items: Any) -> ParsedInput:
@@ -75,17 +85,27 @@ async def make_request(service: Service, connection: HTTPConnection, wanted: Wan
         StoreUnavailableError: what it follows cannot be read now.
     """
     parsed = await read_input(service, wanted.body.input)
+    if history := wanted.body.conversation_history:
+        before = await run_aside(is_long_input(history), parse_history, history, "conversation_history")
+        system = join_texts(before.system, parsed.system)
+        parsed = ParsedInput(messages=(*before.messages, *parsed.messages), system=system)
     position = await find_position(service, connection, wanted)
     if position.calls is not None:
         await run_aside(is_many(parsed.messages), check_calls, parsed.messages, position.calls)
     if wanted.body.truncation == "auto":
         kept = tuple(trim(list(parsed.messages), TRUNCATED_MESSAGES))
         parsed = msgspec.structs.replace(parsed, messages=kept)
-    return build_run_request(service, connection, wanted, parsed, position)
+    target = await find_target(service, wanted.body.model, position.session)
+    return build_run_request(service, connection, wanted, parsed, position, target)
 
 
 def build_run_request(
-    service: Service, connection: HTTPConnection, wanted: Wanted, parsed: ParsedInput, position: Position
+    service: Service,
+    connection: HTTPConnection,
+    wanted: Wanted,
+    parsed: ParsedInput,
+    position: Position,
+    target: Target,
 ) -> RunRequest:
     """Put together what was read.
 
@@ -95,7 +115,7 @@ def build_run_request(
     wanted = with_carried(wanted, position.brought_tools)
     body = wanted.body
     # What every answer about it repeats is what the model was really asked.
-    wanted = msgspec.structs.replace(wanted, options=with_defaults(wanted.options, service.settings.agent))
+    wanted = msgspec.structs.replace(wanted, options=target.agent.with_defaults(wanted.options))
     instructions = body.instructions if body.instructions is not None else position.instructions
     on_disconnect = "continue" if body.background else parse_on_disconnect(body.on_disconnect)
     if on_disconnect is None:
@@ -106,8 +126,9 @@ def build_run_request(
         run=make_run_id(),
         session=position.session,
         surface="responses",
-        model=served_model(service, body.model),
-        answers_as=answers_as(service, body.model),
+        agent=target.agent.name,
+        model=target.model,
+        answers_as=target.answers_as,
         input=parsed.messages,
         stored_history=position.stored_history,
         parent=position.parent,
@@ -119,7 +140,7 @@ def build_run_request(
         options=wanted.options,
         max_tool_calls=body.max_tool_calls,
         on_disconnect=on_disconnect,
-        on_restart=choose_on_restart(service, body.on_restart, on_disconnect, store=wanted.is_stored),
+        on_restart=choose_on_restart(target.agent, body.on_restart, on_disconnect, store=wanted.is_stored),
         lane=position.lane,
         can_ask=bool(body.stream) or on_disconnect == "continue",
         ephemeral=not wanted.is_stored,

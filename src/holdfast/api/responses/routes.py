@@ -86,7 +86,7 @@ async def _answer_whole(service: Service, request: Request, started: Started, he
     problem = None
     # This API has a status for what was stopped on request; everything else without an answer is an error (C6).
     if response["status"] != "cancelled":
-        outcome, has_text, tools_ran = transcript.outcome, bool(transcript.text), bool(transcript.tools)
+        outcome, has_text, tools_ran = transcript.outcome, bool(transcript.text), bool(transcript.calls.tools)
         assert outcome is not None, "a log that was read to its end has an outcome"
         problem = problem_of_outcome(outcome, has_text=has_text, tools_ran=tools_ran)
     if problem is None:
@@ -165,8 +165,22 @@ ROUTES: tuple[BaseRoute, ...] = (
         streams=True,
         query=("stream", "starting_after"),
     ),
-    ApiRoute("DELETE", "/v1/responses/{response_id}", delete_response, name="response_delete", tag=TAG),
-    ApiRoute("POST", "/v1/responses/{response_id}/cancel", cancel_response, name="response_cancel", tag=TAG),
+    ApiRoute(
+        "DELETE",
+        "/v1/responses/{response_id}",
+        delete_response,
+        name="response_delete",
+        tag=TAG,
+        notes="response.deleted",
+    ),
+    ApiRoute(
+        "POST",
+        "/v1/responses/{response_id}/cancel",
+        cancel_response,
+        name="response_cancel",
+        tag=TAG,
+        notes="run.stopped",
+    ),
     ApiRoute(
         "GET",
         "/v1/responses/{response_id}/input_items",

@@ -76,6 +76,8 @@ class CreateResponse(msgspec.Struct, frozen=True, kw_only=True):
     prompt_cache_key: str | None = None
     prompt: Any = None
     # Ours:
+    conversation_history: Any = None
+    """Chat messages that came before, in place of what is stored."""
     session_id: str | None = None
     on_disconnect: Any = None
     on_restart: OnRestart | None = None

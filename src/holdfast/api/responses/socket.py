@@ -6,16 +6,19 @@ own connection, which remembers the last one. Errors are events; the connection 
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any, Final
 
 import msgspec
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from holdfast.agents.request import RunRequest
+from holdfast.api.callers import ROOM
 from holdfast.api.items.echo import parse_echo
 from holdfast.api.items.input import check_calls
 from holdfast.api.problems import Problem, problem_of
 from holdfast.api.requests.body import parse_body
+from holdfast.api.requests.targets import find_target
 from holdfast.api.responses.chain import Position, join_texts
 from holdfast.api.responses.create import build_run_request, find_warning, make_request, read_input
 from holdfast.api.responses.encode import ResponseEncoder
@@ -33,6 +36,7 @@ from holdfast.messages import AssistantMessage, Message
 from holdfast.runs.history import shown_of
 from holdfast.runs.log.transcript import Transcript
 from holdfast.runs.start import Started
+from holdfast.store.room import StoreRoom
 
 CONNECTION_SECONDS: Final = 3600.0
 """As the specification says: after an hour a client connects anew."""
@@ -64,6 +68,7 @@ class ResponsesSocket:
     def __init__(self, service: Service, websocket: WebSocket) -> None:
         self._service = service
         self._websocket = websocket
+        self._room: StoreRoom | None = websocket.scope.get(ROOM)
         self._waiting: asyncio.Queue[bytes] = asyncio.Queue()
         self._waiting_bytes = 0
         self._remembered: UnstoredResponse | None = None
@@ -113,7 +118,8 @@ class ResponsesSocket:
         try:
             wanted = await _parse_turn(data, self._service.settings.server.max_body_bytes)
             previous = wanted.body.previous_response_id
-            await self._answer(wanted)
+            async with nullcontext() if self._room is None else self._room.taken_by(len(data)):
+                await self._answer(wanted)
         except HoldfastError as error:
             if self._remembered is not None and self._remembered.id == previous:
                 # A continuation that failed may not be tried again from a state that nobody can look at.
@@ -152,7 +158,8 @@ class ResponsesSocket:
 
     async def _make_request(self, wanted: Wanted) -> RunRequest:
         remembered = self._remembered
-        if remembered is None or remembered.id != wanted.body.previous_response_id:
+        followed = None if wanted.body.conversation_history else wanted.body.previous_response_id
+        if remembered is None or remembered.id != followed:
             return await make_request(self._service, self._websocket, wanted)
         parsed = await read_input(self._service, wanted.body.input)
         is_much = is_many(parsed.messages) or is_many(remembered.messages)
@@ -164,7 +171,8 @@ class ResponsesSocket:
             brought_tools=remembered.brought_tools,
             previous_response=remembered.id,
         )
-        request = build_run_request(self._service, self._websocket, wanted, parsed, position)
+        target = await find_target(self._service, wanted.body.model, None)
+        request = build_run_request(self._service, self._websocket, wanted, parsed, position, target)
         if not request.ephemeral:
             # It is to be stored, and what it follows is not: so it brings that along.
             brought = shown_of(request, (*remembered.messages, *request.input))

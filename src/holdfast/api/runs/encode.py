@@ -70,6 +70,7 @@ def encode_usage(usage: Usage) -> dict[str, int]:
         "output_tokens": usage.output_tokens,
         "total_tokens": usage.total_tokens,
         "cached_tokens": usage.cached_tokens,
+        "cache_write_tokens": usage.cache_write_tokens,
         "reasoning_tokens": usage.reasoning_tokens,
     }
 
@@ -99,6 +100,8 @@ def encode_run(view: RunView) -> dict[str, Any]:
         "session_id": record.session,
         "model": record.answers_as or view.model,
         "answered_by": view.model,
+        "agent": record.agent,
+        "parent_run_id": record.parent_run,
         "surface": record.surface,
         "created_at": record.created_at,
         "ended_at": record.ended_at,
@@ -118,6 +121,9 @@ def encode_run(view: RunView) -> dict[str, Any]:
         # Where there are several servers: which of them has it, or had it last.
         **({"replica": record.replica} if record.replica else {}),
         "metadata": record.metadata,
+        # S12: whose it is, and whose key asked for it; the admin's say nothing.
+        **({"owner": record.owner} if record.owner else {}),
+        **({"key": record.asked_by} if record.asked_by else {}),
         # What is stored of it is damaged, and this is what could be made out.
         **({"unreadable": True} if record.unreadable else {}),
     }
@@ -137,8 +143,8 @@ def encode_calls(transcript: Transcript) -> list[dict[str, Any]]:
 def encode_tools(transcript: Transcript) -> list[dict[str, Any]]:
     """The server's tools that a run has used."""
     tools: list[dict[str, Any]] = []
-    for tool in transcript.tools:
-        result = transcript.results.get(tool.call_id)
+    for tool in transcript.calls.tools:
+        result = transcript.calls.results.get(tool.call_id)
         tools.append(
             {
                 "call_id": tool.call_id,
@@ -147,6 +153,8 @@ def encode_tools(transcript: Transcript) -> list[dict[str, Any]]:
                 "status": "running" if result is None else "failed" if result.failed else "completed",
                 "executed": None if result is None else result.executed,
                 "seconds": None if result is None else result.seconds,
+                # A6: where another agent was asked, its run.
+                **({"run_id": child} if (child := transcript.calls.children.get(tool.call_id)) else {}),
             }
         )
     return tools

@@ -1,5 +1,6 @@
 """`/v1/runs` (J1, J3): start, list, read, follow, stop, approve and steer runs. Sits on the supervisor."""
 
+import asyncio
 from typing import Any, Final, get_args
 
 import msgspec
@@ -8,6 +9,7 @@ from starlette.responses import Response
 
 from holdfast.agents.request import RunRequest
 from holdfast.api.answers import json_answer
+from holdfast.api.callers import DETAILS
 from holdfast.api.chat_history import encode_message
 from holdfast.api.requests.body import convert, parse_object, read_body, read_object, read_parsed
 from holdfast.api.requests.idempotency import fingerprint_request
@@ -15,10 +17,10 @@ from holdfast.api.requests.options import warn_of_left_out
 from holdfast.api.requests.paging import MAX_PAGE, query_number
 from holdfast.api.requests.run_start import run_headers, start_headers, start_run
 from holdfast.api.requests.targets import (
-    answers_as,
+    Target,
     choose_on_restart,
+    find_target,
     named_session,
-    served_model,
     session_key,
     trace_parent,
 )
@@ -52,7 +54,8 @@ async def create_run(request: Request) -> Response:
     body, new = await read_parsed(request, parse_run)
     named = named_session(service, request, new.body.session_id)
     memory = session_key(service, request)
-    wanted = _make_request(service, request, new, named, memory)
+    target = await find_target(service, new.chat.model, named)
+    wanted = _make_request(service, request, new, target, named, memory)
     wanted = await follow_past(service, wanted, named, new.body.conversation_history, new.body.previous_response_id)
     started = await start_run(service, request, wanted, fingerprint_request(request, body, named or "", memory or ""))
     warning = warn_of_left_out(service.router, wanted.model, new.chat.options, new.chat.ignored)
@@ -79,7 +82,7 @@ async def create_run(request: Request) -> Response:
 
 
 def _make_request(
-    service: Service, request: Request, new: ParsedRun, named: SessionId | None, memory: str | None
+    service: Service, request: Request, new: ParsedRun, target: Target, named: SessionId | None, memory: str | None
 ) -> RunRequest:
     chat = new.chat
     talk = chat.conversation
@@ -91,8 +94,9 @@ def _make_request(
         run=run,
         session=named or (SessionId(run) if service.dialect.own_session else make_session_id()),
         surface="runs",
-        model=served_model(service, chat.model),
-        answers_as=answers_as(service, chat.model),
+        agent=target.agent.name,
+        model=target.model,
+        answers_as=target.answers_as,
         input=talk.input if brings_past else (*talk.history, *talk.input),
         history=talk.history if brings_past else (),
         stored_history=named is not None and not brings_past,
@@ -103,7 +107,7 @@ def _make_request(
         max_turns=new.body.max_turns,
         max_tool_calls=new.body.max_tool_calls,
         on_disconnect=on_disconnect,
-        on_restart=choose_on_restart(service, chat.on_restart, on_disconnect, store=chat.store),
+        on_restart=choose_on_restart(target.agent, chat.on_restart, on_disconnect, store=chat.store),
         lane=new.body.lane,
         ephemeral=not chat.store,
         trace_parent=trace_parent(request),
@@ -133,13 +137,18 @@ async def list_runs(request: Request) -> Response:
     # The store knows that a run has not ended, not what it is doing: a page of those that wait is looked for.
     while len(data) <= limit and not is_last:
         found = await service.store.list_runs(chosen)
-        for record in found:
-            run = encode_run(service.supervisor.view(record))
-            if status is None or run["status"] == status or (status == "running" and run["status"] in LIVE):
+        wanted = [record for record in found if _is_wanted(service.supervisor.view(record).status, status)]
+        for view in await asyncio.gather(*map(service.supervisor.look, wanted)):
+            if view is not None:
+                run = encode_run(view)
                 data.append(words.run({**run, "text": run["text"][:PREVIEW_CHARACTERS]}, service.clock.now()))
         is_last = len(found) <= limit
         chosen = msgspec.structs.replace(chosen, before=found[-1].id) if found else chosen
     return json_answer({"object": "list", "data": data[:limit], "has_more": len(data) > limit})
+
+
+def _is_wanted(status: str, wanted: str | None) -> bool:
+    return wanted is None or status == wanted or (wanted == "running" and status in LIVE)
 
 
 async def get_run(request: Request) -> Response:
@@ -198,7 +207,7 @@ async def stop_run(request: Request) -> Response:
         "status": view.status,
         **encode_outcome(transcript.outcome),
         "text": transcript.text,
-        "usage": encode_usage(transcript.usage),
+        "usage": encode_usage(transcript.spending.usage),
         "session_id": view.record.session,
     }
     return json_answer(_words(service).stopped(said), headers=run_headers(service, run, view.record.session))
@@ -217,6 +226,7 @@ async def answer_approval(request: Request) -> Response:
         ]
     except RequestError as error:
         raise words.refused(error) from None
+    request.scope[DETAILS] = {"calls": answered, "approved": approved}
     said = words.answered({"run_id": run, "call_id": answered[0], "approved": approved}, resolved=len(answered))
     return json_answer(said, headers={service.dialect.header("Run-Id"): run})
 
@@ -281,9 +291,15 @@ ROUTES: Final = (
     ApiRoute(
         "GET", "/v1/runs/{run_id}/events", run_events, name="run_events", tag="runs", streams=True, query=("after",)
     ),
-    ApiRoute("POST", "/v1/runs/{run_id}/stop", stop_run, name="run_stop", tag="runs"),
+    ApiRoute("POST", "/v1/runs/{run_id}/stop", stop_run, name="run_stop", tag="runs", notes="run.stopped"),
     ApiRoute(
-        "POST", "/v1/runs/{run_id}/approval", answer_approval, name="run_approval", tag="runs", takes=ApprovalBody
+        "POST",
+        "/v1/runs/{run_id}/approval",
+        answer_approval,
+        name="run_approval",
+        tag="runs",
+        takes=ApprovalBody,
+        notes="run.answered",
     ),
     ApiRoute(
         "POST",
@@ -291,11 +307,19 @@ ROUTES: Final = (
         steer_run,
         name="run_messages",
         tag="runs",
+        notes="run.steered",
         takes=SteeringBody,
         answers=202,
     ),
     # The same under Hermes' name.
     ApiRoute(
-        "POST", "/v1/runs/{run_id}/steer", steer_run, name="run_steer", tag="runs", takes=SteeringBody, answers=202
+        "POST",
+        "/v1/runs/{run_id}/steer",
+        steer_run,
+        name="run_steer",
+        tag="runs",
+        takes=SteeringBody,
+        answers=202,
+        notes="run.steered",
     ),
 )

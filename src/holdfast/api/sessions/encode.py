@@ -4,6 +4,7 @@ from typing import Any, Final
 
 from holdfast.api.chat_history import encode_message
 from holdfast.ids import RunId, SessionId
+from holdfast.owners import owner_of
 from holdfast.store.records import SessionPlace, SessionRecord, StoredMessage
 
 UNREADABLE_MESSAGE: Final = {
@@ -25,6 +26,8 @@ def encode_session(record: SessionRecord, active: RunId | None) -> dict[str, Any
         "runs": record.runs,
         "active_run": active,
         "metadata": record.metadata,
+        # S12: whose it is; the admin's say nothing.
+        **({"owner": owner} if (owner := owner_of(record.id)) else {}),
     }
 
 

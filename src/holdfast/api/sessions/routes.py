@@ -153,10 +153,13 @@ def _unknown(session: SessionId) -> NotFoundError:
 
 
 async def _encode_whole(service: Service, record: SessionRecord) -> dict[str, Any]:
-    """With what lists leave out: the model that its last run asked for."""
+    """With what lists leave out: the agent, or the model, that its last run asked for (A2)."""
     last = await service.store.list_runs(RunFilter(session=record.id, limit=1))
     active = await service.supervisor.active_runs([record.id])
-    return {**encode_session(record, active.get(record.id)), "model": last[0].model if last else None}
+    return {
+        **encode_session(record, active.get(record.id)),
+        "model": (last[0].answers_as or last[0].model) if last else None,
+    }
 
 
 def _title(title: str) -> str:
@@ -196,5 +199,12 @@ ROUTES: Final = (
         tag="sessions",
         takes=SessionBody,
     ),
-    ApiRoute("DELETE", "/v1/sessions/{session_id:path}", delete_session, name="session_delete", tag="sessions"),
+    ApiRoute(
+        "DELETE",
+        "/v1/sessions/{session_id:path}",
+        delete_session,
+        name="session_delete",
+        tag="sessions",
+        notes="session.deleted",
+    ),
 )

@@ -3,9 +3,10 @@
 Both listen for the disconnect from before the first byte. Above: the endpoints. Below: the driver and its bodies.
 """
 
+import asyncio
 from collections.abc import Mapping
 from contextlib import aclosing
-from typing import Final
+from typing import Final, Protocol
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -89,6 +90,37 @@ class EventStream(Response):
             ends_open=self._ends_open,
         )
         stream.start()
+
+
+class Beginning(LogFold, Protocol):
+    """Looks whether a run has come to something that can be shown."""
+
+    has_begun: bool
+
+
+async def await_beginning(subscription: Subscription, receive: Receive, fold: Beginning, seconds: float) -> None:
+    """Fold a run's log until there is something to show, it has ended, or so much time has passed.
+
+    For a surface whose clients know a failure by its HTTP status: one that comes before anything else can still be told
+    so. Afterwards the subscription stands at the beginning again.
+
+    Raises:
+        ClientLeftError: nobody waits for the answer any more; the subscription has been left.
+        HoldfastError: the log cannot be read; so has it then.
+    """
+    try:
+        async with until_left(receive, subscription.leave):
+            try:
+                async with asyncio.timeout(seconds):
+                    while not fold.has_begun and not subscription.is_over:
+                        for batch in await subscription.next():
+                            fold.add_batch(batch)
+            except TimeoutError:
+                pass
+    except BaseException:
+        subscription.leave()
+        raise
+    subscription.rewind()
 
 
 async def await_end(subscription: Subscription, receive: Receive, *folds: LogFold) -> None:

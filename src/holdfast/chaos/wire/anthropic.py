@@ -66,17 +66,22 @@ class AnthropicFormat:
                     yield "text", delta(block, "text_delta", text=piece)
                 yield "close", event("content_block_stop", index=block)
                 block += 1
-        ended = {"stop_reason": self._finishes[reply.ended], "stop_sequence": None}
-        yield "finish", event("message_delta", delta=ended, usage={"output_tokens": reply.usage.output_tokens})
+        spent = {"output_tokens": reply.usage.output_tokens}
+        yield "finish", event("message_delta", delta=self._ending(reply), usage=spent)
         yield "end", event("message_stop")
 
     def _usage(self, usage: Usage) -> dict[str, Any]:
         return {
-            "input_tokens": usage.input_tokens - usage.cached_tokens,
+            "input_tokens": usage.input_tokens - usage.cached_tokens - usage.cache_write_tokens,
             "cache_read_input_tokens": usage.cached_tokens,
-            "cache_creation_input_tokens": 0,
+            "cache_creation_input_tokens": usage.cache_write_tokens,
             "output_tokens": usage.output_tokens,
         }
+
+    def _ending(self, reply: Reply) -> dict[str, Any]:
+        if reply.stopped_by:
+            return {"stop_reason": "stop_sequence", "stop_sequence": reply.stopped_by}
+        return {"stop_reason": self._finishes[reply.ended], "stop_sequence": None}
 
     def plain(self, reply: Reply, model: str) -> dict[str, Any]:
         """A `message`."""
@@ -96,8 +101,7 @@ class AnthropicFormat:
             "role": "assistant",
             "model": model,
             "content": content,
-            "stop_reason": self._finishes[reply.ended],
-            "stop_sequence": None,
+            **self._ending(reply),
             "usage": self._usage(reply.usage),
         }
 

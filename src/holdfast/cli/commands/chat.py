@@ -117,6 +117,8 @@ async def _answer_once(options: ChatOptions, question: str, interrupts: Interrup
             session_id=session.id if session is not None else None,
             instructions=options.system,
             on_disconnect=GRACE_SECONDS,
+            # We read on when the server is back, so the run may go on too (R15).
+            on_restart=None if connection.is_here else "resume",
         )
         view, asker = make_view(options), _make_asker(options)
         with interrupts.held():

@@ -13,15 +13,16 @@ from typing import Annotated, Final
 import msgspec
 import typer
 
-from holdfast import __version__
 from holdfast.cli.checks import (
     Check,
     CheckState,
     check_address,
+    check_agents,
     check_mcp,
     check_model,
     check_page,
     check_providers,
+    check_sandbox,
     check_store,
     check_workspace,
 )
@@ -29,8 +30,13 @@ from holdfast.cli.environment import read_environment
 from holdfast.cli.options import ConfigOption
 from holdfast.cli.startup import choose_model, load
 from holdfast.cli.terminal.console import print_json, take_any_text
-from holdfast.errors import ConfigError
+from holdfast.config import Settings
+from holdfast.errors import ConfigError, UntrustedError
+from holdfast.server import sandbox_places
 from holdfast.settings import data_directory
+from holdfast.tools.sandbox.choose import McpSandboxes
+from holdfast.tools.sandbox.places import Places
+from holdfast.version import __version__
 
 _MARKS: Final[dict[CheckState, str]] = {"ok": "✓", "warning": "!", "problem": "✗"}
 _COLOURS: Final[dict[CheckState, str]] = {"ok": "green", "warning": "yellow", "problem": "red"}
@@ -64,20 +70,28 @@ async def _look(config: Path | None, environment: Mapping[str, str]) -> list[Che
     try:
         loaded = load({}, config, environment)
     except ConfigError as error:
-        fix = "Mend these; holdfast.example.toml has every key"
+        # Nothing of such settings is tried out: that would be to trust them.
+        is_untrusted = isinstance(error, UntrustedError)
+        fix = "holdfast trust" if is_untrusted else "Mend these; holdfast.example.toml has every key"
         return [Check(name="config", state="problem", text=error.message, fix=fix)]
     found = str(loaded.path) if loaded.path else "no holdfast.toml, which is fine: the defaults stand"
     model, because = choose_model(loaded, environment)
     settings = msgspec.structs.replace(loaded.settings, model=model)
+
+    def places_of(mine: Settings) -> Places:
+        return sandbox_places(mine, data_directory(environment), environment, loaded.path)
+
+    mcp = McpSandboxes(settings.agent, places_of(settings), environment)
     return [
         Check(name="config", state="ok", text=found),
         *(Check(name="config", state="warning", text=warning) for warning in loaded.warnings),
         check_address(settings),
         check_model(settings, because),
         *[check async for check in check_providers(settings, environment)],
-        check_store(settings, data_directory(environment)),
-        check_workspace(settings),
-        *[check async for check in check_mcp(settings)],
+        await check_store(settings, data_directory(environment)),
+        *check_agents(settings, check_workspace),
+        *check_agents(settings, lambda mine: check_sandbox(mine, places_of(mine), environment)),
+        *[check async for check in check_mcp(settings, mcp)],
         check_page(),
     ]
 

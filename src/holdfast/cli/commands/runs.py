@@ -28,7 +28,7 @@ from holdfast.cli.terminal.wording import (
     seconds,
     visible,
 )
-from holdfast.client import HoldfastClient, Run
+from holdfast.client import HoldfastClient, ServerRun
 from holdfast.errors import ClientError
 from holdfast.ids import EventNumber
 from holdfast.outcomes import RunStatus, outcome_name
@@ -183,7 +183,7 @@ async def _approve(client: HoldfastClient, run: str, options: RunsOptions) -> in
     return 0
 
 
-def _print_run(console: Console, run: Run) -> None:
+def _print_run(console: Console, run: ServerRun) -> None:
     def field(name: str, value: str, style: str = "") -> None:
         console.write(f"{name:<9}", "dim")
         console.write_line(visible(value), style)
@@ -196,6 +196,8 @@ def _print_run(console: Console, run: Run) -> None:
     field("time", describe_times(run))
     field("usage", describe_usage(run.answered_by or run.model, run.usage, None))
     field("events", f"{run.events}, through {run.surface}")
+    if run.replica:
+        field("server", run.replica)
     for approval in run.approvals:
         field("waits", f"{approval.tool} {approval.arguments} needs approval", "magenta")
     for warning in run.warnings:

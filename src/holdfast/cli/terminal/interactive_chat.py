@@ -7,7 +7,6 @@ server, so what is left here can be taken up anywhere.
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final, NamedTuple
 
-from holdfast import __version__
 from holdfast.cli.server_connection import ServerConnection
 from holdfast.cli.terminal.console import Console
 from holdfast.cli.terminal.lists import find_session, print_runs, print_sessions
@@ -18,6 +17,7 @@ from holdfast.cli.terminal.wording import LEFT_EXIT_CODE, cut, describe_mark, se
 from holdfast.client import Model, NewRun, Session
 from holdfast.errors import ClientError
 from holdfast.outcomes import Cancelled
+from holdfast.version import __version__
 
 LISTED: Final = 20
 _RECALLED_CHARACTERS: Final = 4_000

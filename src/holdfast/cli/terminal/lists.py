@@ -9,7 +9,7 @@ from typing import Final
 
 from holdfast.cli.terminal.console import Console
 from holdfast.cli.terminal.wording import STYLES, cut, seconds, visible
-from holdfast.client import HoldfastClient, Run, Session
+from holdfast.client import HoldfastClient, Replicas, ServerRun, Session
 from holdfast.errors import ClientError, ServerRefusedError
 from holdfast.ids import make_run_id
 
@@ -21,13 +21,18 @@ _CANDIDATES: Final = 10
 _RUN_ID_CHARACTERS: Final = len(make_run_id())
 
 
-def print_runs(console: Console, runs: Sequence[Run]) -> None:
-    """A line for each run."""
+def print_runs(console: Console, runs: Sequence[ServerRun]) -> None:
+    """A line for each run; where several servers have them, with which."""
+    has_several = len({run.replica for run in runs}) > 1
     rows = [
-        (run.id, _state(run), _when(run.created_at), _took(run), _tokens(run), visible(run.answered_by or run.model))
+        (
+            *(run.id, _state(run), _when(run.created_at), _took(run), _tokens(run)),
+            visible(run.answered_by or run.model),
+            *((visible(run.replica),) if has_several else ()),
+        )
         for run in runs
     ]
-    widths = [max(len(row[column]) for row in rows) for column in range(6)] if rows else []
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))] if rows else []
     for run, row in zip(runs, rows, strict=True):
         cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
         console.write(f"{cells[0]}  ")
@@ -36,6 +41,19 @@ def print_runs(console: Console, runs: Sequence[Run]) -> None:
         room = console.width - sum(widths) - 2 * len(widths) if console.is_terminal else _PREVIEW_CHARACTERS
         preview = cut(visible(run.text), room) if room >= _LEAST_PREVIEW else ""
         console.write_line(f"{line}  {preview}".rstrip(), "dim")
+
+
+def print_replicas(console: Console, shown: Replicas) -> None:
+    """A line for each server; a star for the one that was asked."""
+    servers = shown.replicas or []
+    width = max(len(visible(server.name)) for server in servers)
+    for server in servers:
+        lease = server.lease_seconds
+        held = f"lease {lease:.1f} s" if lease > 0 else f"silent, lease ended {-lease:.1f} s ago"
+        count = f"{server.runs} run" + ("" if server.runs == 1 else "s")
+        console.write(f"{'*' if server.name == shown.replica else ' '} {visible(server.name):<{width}}  ")
+        console.write(f"{held}  ", "" if lease > 0 else "yellow")
+        console.write_line(f"{count}  since {_when(server.started_at)}  {visible(server.version)}", "dim")
 
 
 def print_sessions(console: Console, sessions: Sequence[Session]) -> None:
@@ -49,7 +67,7 @@ def print_sessions(console: Console, sessions: Sequence[Session]) -> None:
         console.write_line(f"{_when(session.updated_at)}  {count}{going}  {title}", "dim")
 
 
-def _state(run: Run) -> str:
+def _state(run: ServerRun) -> str:
     return f"{run.status} ({run.reason})" if run.reason else run.status
 
 
@@ -57,15 +75,15 @@ def _when(at: float) -> str:
     return datetime.fromtimestamp(at, tz=UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")
 
 
-def _took(run: Run) -> str:
+def _took(run: ServerRun) -> str:
     return seconds(max(0.0, run.ended_at - run.created_at)) if run.ended_at is not None else "-"
 
 
-def _tokens(run: Run) -> str:
+def _tokens(run: ServerRun) -> str:
     return f"{run.usage.input_tokens}+{run.usage.output_tokens}"
 
 
-def describe_times(run: Run) -> str:
+def describe_times(run: ServerRun) -> str:
     """When it began and how long it took."""
     return (
         f"{_when(run.created_at)}, {_took(run)}" if run.ended_at is not None else f"{_when(run.created_at)}, going on"

@@ -286,7 +286,7 @@ def summarise(transcript: Transcript) -> dict[str, Any]:
     """A run that has ended, in an object."""
     outcome = transcript.outcome
     assert outcome is not None, "only a run that has ended can be summed up"
-    usage = transcript.usage
+    usage = transcript.spending.usage
     return {
         "run_id": transcript.run,
         "session_id": transcript.session,

@@ -14,6 +14,7 @@ from typing import Any, Final, Literal, Protocol
 from holdfast.cli.terminal.render import FRAME_SECONDS, View
 from holdfast.cli.terminal.wording import sentence
 from holdfast.client import HoldfastClient
+from holdfast.client.http import is_passing, wait_seconds
 from holdfast.errors import ClientError, HoldfastError, ServerRefusedError
 from holdfast.events import ApprovalAnswered, ApprovalAsked, RunEnded
 from holdfast.ids import BEFORE_FIRST, EventNumber
@@ -195,14 +196,25 @@ class RunFollower:
         except LeftError:
             self._interrupts.hit()
             return
-        try:
-            if approved is None:
-                await self._client.deny_unasked(self._run, event.call_id)
-            else:
-                await self._client.answer_approval(self._run, event.call_id, approved)
-        except ClientError as error:
-            is_late = isinstance(error, ServerRefusedError) and error.status == 409
-            self._view.note("Somebody else has answered." if is_late else error.message)
+        tries = 0
+        while True:
+            try:
+                if approved is None:
+                    await self._client.deny_unasked(self._run, event.call_id)
+                else:
+                    await self._client.answer_approval(self._run, event.call_id, approved)
+            except ClientError as error:
+                if is_passing(error):
+                    # The question outlives its server, and so does the answer (R12, R15).
+                    if not tries and approved is not None:
+                        self._view.note("Your answer is given when the server is back.")
+                    await asyncio.sleep(wait_seconds(tries))
+                    tries += 1
+                    continue
+                is_late = isinstance(error, ServerRefusedError) and error.status == 409
+                if not (is_late and tries):
+                    self._view.note("Somebody else has answered." if is_late else error.message)
+            return
 
     async def _close_question(self) -> None:
         """The question is answered, here or elsewhere, or there is nobody left to ask it."""

@@ -16,6 +16,7 @@ from holdfast.events import (
     FellBack,
     ReasoningAdded,
     ReasoningSigned,
+    RunDelegated,
     RunEnded,
     RunHandedOver,
     RunResumed,
@@ -31,6 +32,7 @@ from holdfast.events import (
     TurnCut,
     TurnStarted,
     UpstreamRetried,
+    UsageAdded,
     Warned,
 )
 from holdfast.messages import Usage
@@ -97,6 +99,8 @@ def describe(event: Event, labels: dict[str, str]) -> Line | None:
             return Line(f"› {event.message.text}")
         case Warned():
             return Line(f"! {event.message}", "yellow")
+        case RunDelegated():
+            return Line(f"  {event.agent} is asked: run {event.run}")
         case RunResumed():
             return Line(f"↻ The server was {_RESUMED[event.reason]}; the run goes on.")
         case (
@@ -112,6 +116,7 @@ def describe(event: Event, labels: dict[str, str]) -> Line | None:
             | TurnStarted()
             | TurnCut()
             | ToolStarted()
+            | UsageAdded()
             | RunEnded()
         ):
             return None

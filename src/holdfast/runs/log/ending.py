@@ -41,13 +41,14 @@ def end_log(
         asked: the run's input.
     """
     return LogEnding(
-        Batch(first, now, [*events, RunEnded(outcome=outcome, usage=transcript.usage)]),
+        Batch(first, now, [*events, RunEnded(outcome=outcome, usage=transcript.spending.usage)]),
         RunEnding(
             outcome=outcome,
-            usage=transcript.usage,
+            usage=transcript.spending.usage,
             ended_at=now,
             messages=(*asked, *transcript.messages(outcome)),
             text=transcript.text[:PREVIEW_CHARACTERS],
             answered_by=transcript.model,
+            used=transcript.spending.by_model,
         ),
     )

@@ -5,7 +5,7 @@ from typing import Final, Protocol, TypeVar
 from holdfast.events import Batch
 from holdfast.ids import BEFORE_FIRST, EventNumber, RunId
 from holdfast.runs.log.transcript import Transcript
-from holdfast.store.port import RunLog
+from holdfast.store.port import RunReader
 
 FOLD_EVENTS: Final = 2000
 """How much is read at once: bounds the memory, whatever the length of the log."""
@@ -22,7 +22,7 @@ class LogFold(Protocol):
 Folded = TypeVar("Folded", bound=LogFold)
 
 
-async def fold_log(log: RunLog, run: RunId, fold: Folded) -> Folded:
+async def fold_log(log: RunReader, run: RunId, fold: Folded) -> Folded:
     """Fold a log from its start to as far as it goes now.
 
     Raises:
@@ -36,6 +36,6 @@ async def fold_log(log: RunLog, run: RunId, fold: Folded) -> Folded:
     return fold
 
 
-async def read_transcript(log: RunLog, run: RunId) -> Transcript:
+async def read_transcript(log: RunReader, run: RunId) -> Transcript:
     """All that a stored run has said and done. Raises as `fold_log`."""
     return await fold_log(log, run, Transcript())

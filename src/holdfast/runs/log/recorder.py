@@ -8,6 +8,7 @@ Sits on the store's port; knows no HTTP and no model.
 import asyncio
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 
 from holdfast.clock import Clock
 from holdfast.errors import StoreError, StoreUnavailableError
@@ -262,6 +263,13 @@ class Recorder:
         whole = self.transcript.copy()
         whole.extend(self._pending, self._clock.now())
         return whole
+
+    async def while_ending(self, seconds: float) -> None:
+        """While the log's end is being saved, wait: whoever reads it on another server may know it before us (R17)."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while self._is_closing and not self.closed:
+                    await self.changed()
 
     async def close(
         self, whole: Transcript, closing: Sequence[Event], outcome: Outcome, asked: Sequence[Message]

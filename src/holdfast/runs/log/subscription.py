@@ -45,6 +45,8 @@ class Subscription:
     """One reader of one run. Use it as a context manager: leaving it is leaving the run (R3)."""
 
     __slots__ = (
+        "__weakref__",
+        "_cut",
         "_goes_on",
         "_left",
         "_log",
@@ -76,6 +78,7 @@ class Subscription:
         self._goes_on = goes_on
         self._left = left
         self._sink: BatchSink | None = None
+        self._cut: Exception | None = None
 
     def leave(self) -> None:
         """Stop reading; the last one to leave an attached run ends it. Twice is once."""
@@ -96,6 +99,10 @@ class Subscription:
         """All that has come since the last read, as one list, until the run's last event. Raises as `next`."""
         while not self.is_over:
             yield await self.next()
+
+    def rewind(self) -> None:
+        """Read the log once more, from its start. Only for who does not follow."""
+        self._next, self.is_over = 0, False
 
     def follow(self, sink: BatchSink) -> bool:
         """Have every batch pushed in the step in which it became durable, without a wake-up in between.
@@ -139,8 +146,18 @@ class Subscription:
             self.unfollow()
             sink.halted(None)
 
+    def cut(self, error: Exception) -> None:
+        """Its reader may read no more (S12), and is told why: at once if it follows, else with its next read."""
+        self._cut = error
+        sink = self._sink
+        if sink is not None:
+            self.unfollow()
+            sink.halted(error)
+
     def read_tail(self) -> list[Batch] | None:
         """What can be read without waiting; None: nothing, or the store has to be asked."""
+        if self._cut is not None:
+            raise self._cut
         batches = self._source.read_tail(self._after) if self._source is not None else None
         return self._take(batches) if batches else None
 
@@ -151,9 +168,12 @@ class Subscription:
             StoreUnavailableError: what was missed cannot be read now.
             HandedOverError: the run goes on elsewhere.
             NotFoundError: the log is gone, or ends without its end because the store lost it.
+            HoldfastError: it was cut.
         """
         source = self._source
         while True:
+            if self._cut is not None:
+                raise self._cut
             batches = source.read_tail(self._after) if source is not None else None
             if batches is None:
                 batches = await self._log.read_log(self.run, self._after, PAGE_EVENTS)

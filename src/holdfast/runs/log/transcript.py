@@ -5,32 +5,28 @@ one; so none can say what another contradicts. No I/O, no clock. Sits on the voc
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import msgspec
 
 from holdfast.events import (
     Answered,
-    ApprovalAnswered,
-    ApprovalAsked,
+    ArgumentsAdded,
     Batch,
     Event,
     FellBack,
+    ReasoningAdded,
     RunEnded,
-    RunHandedOver,
     RunResumed,
     RunStarted,
     Steered,
     TextAdded,
     ToolCallDropped,
-    ToolCallReady,
     ToolFinished,
-    ToolStarted,
     TurnCut,
     TurnStarted,
     Warned,
 )
-from holdfast.ids import CallId, RunId, SessionId
+from holdfast.ids import RunId, SessionId
 from holdfast.messages import (
     AssistantMessage,
     Message,
@@ -38,50 +34,38 @@ from holdfast.messages import (
     Text,
     ToolCall,
     ToolMessage,
-    Usage,
     UserMessage,
 )
 from holdfast.outcomes import Cancelled, Completed, Failed, Incomplete, Outcome, RequiresAction, outcome_name
+from holdfast.runs.log.calls import CallLog
+from holdfast.runs.log.spending import Spending
 from holdfast.turns import OpenCall, TurnFold
 
-
-@dataclass(frozen=True, slots=True)
-class WaitingApproval:
-    """A call that waits for somebody's word (R12)."""
-
-    call_id: CallId
-    name: str
-    arguments: str
-    expires_at: float
+_COPIED = (list, dict, set, TurnFold, CallLog, Spending)
+"""What changes as a log goes on."""
 
 
 class Transcript:
     """What a run has said and done so far."""
 
     __slots__ = (
-        "_is_asked_again",
         "_is_whole",
         "_messages",
         "_text",
         "_turn",
         "_turn_dropped",
-        "approvals",
-        "asked_again",
         "attempts",
+        "calls",
         "commands",
-        "dropped",
         "events",
-        "handed_over",
         "is_cut",
         "model",
         "outcome",
-        "results",
         "run",
         "session",
+        "spending",
         "steering",
-        "tools",
         "turns",
-        "usage",
         "warnings",
     )
 
@@ -90,25 +74,16 @@ class Transcript:
         self.session: SessionId | None = None
         self.model = ""
         """The model that is answering, or answered last."""
-        self.usage = Usage()
+        self.spending = Spending()
+        self.calls = CallLog()
         self.outcome: Outcome | None = None
         self.turns = 0
         self.attempts = 1
         """R15: how often it was begun, or gone on with."""
-        self.asked_again = 0
-        """Input tokens of turns that were asked once more because a server was gone."""
-        self._is_asked_again = False
         self.is_cut = False
         """The last turn broke off."""
         self.events = 0
         """The number that the next event has."""
-        self.dropped: list[ToolCallDropped] = []
-        self.handed_over: list[CallId] = []
-        """The client's calls that it was told to carry out (C11)."""
-        self.tools: list[ToolStarted] = []
-        """Server tools that began, in order."""
-        self.results: dict[CallId, ToolFinished] = {}
-        self.approvals: dict[CallId, WaitingApproval] = {}
         self.warnings: list[str] = []
         self.steering: list[UserMessage] = []
         """What was said to it and no turn has seen (R13); it stands behind what the running turn says and does."""
@@ -126,7 +101,7 @@ class Transcript:
         other = Transcript.__new__(Transcript)
         for name in self.__slots__:
             value = getattr(self, name)
-            setattr(other, name, value.copy() if isinstance(value, list | dict | set | TurnFold) else value)
+            setattr(other, name, value.copy() if isinstance(value, _COPIED) else value)
         return other
 
     def add_batch(self, batch: Batch) -> None:
@@ -142,6 +117,8 @@ class Transcript:
             if type(event) is TextAdded:
                 words.append(event)
                 self._text.append(event.text)
+            elif type(event) is ReasoningAdded or type(event) is ArgumentsAdded:
+                words.append(event)
             else:
                 self._add_words(words)
                 words = []
@@ -160,57 +137,27 @@ class Transcript:
     def _add_other(self, event: Event, at: float) -> None:
         """Take an event that is no token."""
         self.events += 1
+        self.calls.add(event, at)
+        self.spending.add(event)
         match event:
             case RunStarted():
                 self.run, self.session, self.model = event.run, event.session, event.model
             case TurnStarted():
-                self._close_turn()
-                self._messages += self.steering
-                self.steering = []
-                self._turn, self._turn_dropped, self._is_whole = TurnFold(), False, False
-                self.is_cut = False
-                self.turns = event.turn + 1
-                self.model = event.model
+                self._begin_turn(event)
             case FellBack():
                 self.model = event.to_model
             case Answered():
-                self.usage += event.usage
-                if self._is_asked_again:
-                    self.asked_again += event.usage.input_tokens
-                    self._is_asked_again = False
                 self.model = event.model
                 self._is_whole = event.finish in ("stop", "tool_calls")
-                if self._turn is not None:
-                    self._turn.add(event)
+                self._add_to_turn(event)
             case TurnCut():
                 self._close_turn()
                 self.is_cut = True
             case ToolCallDropped():
-                self.dropped.append(event)
                 self._turn_dropped = True
-            case ToolCallReady():
-                self.handed_over.append(event.call_id)
-            case ToolStarted():
-                self.tools.append(event)
             case ToolFinished():
                 self._close_turn()
-                self.results[event.call_id] = event
-                self.approvals.pop(event.call_id, None)
-                self._messages.append(
-                    ToolMessage(
-                        call_id=event.call_id,
-                        name=event.name,
-                        output=event.output,
-                        failed=event.failed,
-                        by_server=True,
-                    )
-                )
-            case ApprovalAsked():
-                self.approvals[event.call_id] = WaitingApproval(
-                    event.call_id, event.name, event.arguments, at + event.seconds
-                )
-            case ApprovalAnswered():
-                self.approvals.pop(event.call_id, None)
+                self._messages.append(_result_message(event))
             case Warned():
                 self.warnings.append(event.message)
             case Steered():
@@ -219,16 +166,24 @@ class Transcript:
                     self.commands.add(event.command)
             case RunResumed():
                 self.attempts = event.attempt
-                self._is_asked_again = event.cut in ("request", "reasoning", "text", "tool_call")
-            case RunHandedOver():
-                pass
             case RunEnded():
                 self._close_turn()
                 self.outcome = event.outcome
-                self.usage = event.usage
             case _:
-                if self._turn is not None:
-                    self._turn.add(event)
+                self._add_to_turn(event)
+
+    def _add_to_turn(self, event: Event) -> None:
+        if self._turn is not None:
+            self._turn.add(event)
+
+    def _begin_turn(self, event: TurnStarted) -> None:
+        self._close_turn()
+        self._messages += self.steering
+        self.steering = []
+        self._turn, self._turn_dropped, self._is_whole = TurnFold(), False, False
+        self.is_cut = False
+        self.turns = event.turn + 1
+        self.model = event.model
 
     def _close_turn(self) -> None:
         """The turn's message takes its place, once."""
@@ -301,9 +256,16 @@ class Transcript:
             if call.id not in answered
         )
 
-    def running_tools(self) -> tuple[ToolStarted, ...]:
-        """Server tools that began and have not finished."""
-        return tuple(tool for tool in self.tools if tool.call_id not in self.results)
+
+def _result_message(event: ToolFinished) -> ToolMessage:
+    return ToolMessage(
+        call_id=event.call_id,
+        name=event.name,
+        output=event.output,
+        failed=event.failed,
+        by_server=True,
+        executed=event.executed,
+    )
 
 
 def _put(said: list[Message], message: AssistantMessage) -> None:

@@ -13,7 +13,7 @@ from holdfast.runs.replicas.elsewhere import Elsewhere
 from holdfast.runs.replicas.inbox import Inbox
 from holdfast.runs.replicas.lanes import SharedLanes
 from holdfast.runs.replicas.membership import Introduction, Membership
-from holdfast.runs.take_up import TakeUp
+from holdfast.runs.restart.take_up import TakeUp
 from holdfast.store.coordination import Replica, SharedStore
 from holdfast.store.records import RunRecord
 
@@ -52,6 +52,16 @@ class Cluster:
         if not claims:
             self._membership.stop_claiming()
         await self._membership.start()
+
+    @property
+    def is_certain(self) -> bool:
+        """Is what this server has surely its own?"""
+        return self._membership is None or self._membership.is_certain
+
+    async def make_certain(self) -> None:
+        """See to that, after a time away. Raises StoreError: nobody can tell now."""
+        if self._membership is not None:
+            await self._membership.hold_lease()
 
     def stop_claiming(self) -> None:
         """R16: take up nothing more."""

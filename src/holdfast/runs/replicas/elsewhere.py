@@ -64,6 +64,9 @@ class Elsewhere:
             tail = self._tails.setdefault(run, RemoteTail(run, self._store, end))
             self._tasks.start(self._look(run))
         tail.readers += 1
+        if after >= tail.end:
+            # It was read as far as this elsewhere, and what is known here is older.
+            await tail.catch_up(await self._store.log_end(run))
         # Nobody can have read what has not happened: who says so follows from here on.
         return Subscription(run, self._store, tail, min(after, EventNumber(tail.end - 1)), lambda: self._left(tail))
 
@@ -94,7 +97,11 @@ class Elsewhere:
                 self._store.tell(owner, Reading(run, self._store.me))
             await tail.pull()
             if run not in owners and not tail.closed:
-                tail.close()
+                # It has ended, which another look at its log may be reading just now; or it is gone.
+                end = await self._store.log_end(run)
+                await tail.catch_up(end)
+                if tail.end >= end and not tail.closed:
+                    tail.close()
 
     def look_again(self) -> None:
         """Look at everything that is read here: it may have another owner, or notices may have been lost."""

@@ -50,8 +50,8 @@ class SharedLanes:
         """Have a run saved, with its place. Raises as `create_in_lane`."""
         policy = live.request.lane
         if policy is None:
-            return await self._store.create_run(live.record, key)
-        ahead = await self._store.create_in_lane(live.record, key, policy, self._max_queued)
+            return await self._store.create_run(live.record, key, live.allowance)
+        ahead = await self._store.create_in_lane(live.record, key, policy, self._max_queued, live.allowance)
         if isinstance(ahead, Reserved):
             return ahead
         if not ahead:

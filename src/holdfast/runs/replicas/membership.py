@@ -18,7 +18,7 @@ from holdfast.runs.registry import Registry
 from holdfast.runs.replicas.elsewhere import Elsewhere
 from holdfast.runs.replicas.inbox import Inbox
 from holdfast.runs.replicas.lanes import SharedLanes
-from holdfast.runs.take_up import TakeUp
+from holdfast.runs.restart.take_up import TakeUp
 from holdfast.store.coordination import (
     CommandDone,
     Commanded,
@@ -39,6 +39,8 @@ logger = logging.getLogger(__name__)
 
 RENEWALS = 3
 """So many in the time of a lease: one that is lost, or late, costs nothing."""
+LATE_SECONDS = 0.05
+"""So long after a lease is over its server is fenced: a renewal may be on its way."""
 CLAIM_RUNS = 10
 """So many are taken up at once, so that several servers share what one has left."""
 PATIENCE_LEASES = 6
@@ -81,6 +83,8 @@ class Membership:
         self._introduction = introduction
         self._lease_seconds = lease_seconds
         self._renewed_at = clock.monotonic()
+        self._fences_from = self._renewed_at
+        self._holding = asyncio.Lock()
         self._claims = asyncio.Event()
         self._claims_more = True
         self._taking: set[RunId] = set()
@@ -103,9 +107,9 @@ class Membership:
         self._claims.set()
 
     async def _join(self) -> None:
-        who = self._introduction
+        who, began = self._introduction, self._clock.monotonic()
         me = await self._store.join(who.name, who.url, who.version)
-        self._renewed_at = self._clock.monotonic()
+        self._renewed_at = began
         logger.info("joined the other servers as %s (%d)", who.name, me)
 
     def stop_claiming(self) -> None:
@@ -132,27 +136,56 @@ class Membership:
     # The lease
 
     async def _renew(self) -> None:
+        pause = self._lease_seconds / RENEWALS
         while True:
-            await self._clock.sleep(self._lease_seconds / RENEWALS)
+            await self._clock.sleep(pause)
+            pause = self._lease_seconds / RENEWALS
             try:
-                await self._renew_once()
-            except FencedError:
-                await self._rejoin()
+                await self.hold_lease()
+                await self._look_around()
+                pause = await self._until_next_look()
             except StoreError as error:
                 await self._wait(error)
             except Exception:
                 # A bug of ours must not be the end of the lease.
                 logger.exception("the lease was not renewed")
 
-    async def _renew_once(self) -> None:
-        await self._store.renew()
-        self._renewed_at = self._clock.monotonic()
-        await self._store.fence_expired()
+    @property
+    def is_certain(self) -> bool:
+        """Does the lease hold, so that nobody else can have this server's runs?"""
+        return self._clock.monotonic() - self._renewed_at <= self._lease_seconds
+
+    async def hold_lease(self) -> None:
+        """Renew the lease. Where others have fenced this server, end what it had, and join them again.
+
+        Raises:
+            StoreError: not now.
+        """
+        async with self._holding:
+            was_certain, began = self.is_certain, self._clock.monotonic()
+            try:
+                await self._store.renew()
+            except FencedError:
+                await self._rejoin()
+                return
+            if not was_certain:
+                # The store may have been away, and from everybody: the others get the time to come back too.
+                self._fences_from = began + self._lease_seconds
+            self._renewed_at = began
+
+    async def _look_around(self) -> None:
+        if self._clock.monotonic() >= self._fences_from:
+            await self._store.fence_expired()
         await self._free_orphans()
         self._inbox.forget_readers()
         self._inbox.look()
         self._look_again()
         self._claims.set()
+
+    async def _until_next_look(self) -> float:
+        """In how many seconds to look again: as soon as a lease is over that is not being renewed."""
+        left = [replica.lease_seconds for replica in await self._store.replicas() if replica.id != self._store.me]
+        return min([self._lease_seconds / RENEWALS, *(seconds + LATE_SECONDS for seconds in left if seconds > 0)])
 
     def _look_again(self) -> None:
         self._elsewhere.look_again()
@@ -179,13 +212,7 @@ class Membership:
     async def _rejoin(self) -> None:
         logger.warning("this server was away for too long, and others have its runs")
         await self._lose_all()
-        try:
-            await self._join()
-        except StoreError as error:
-            logger.warning("the other servers cannot be joined now: %s", error.message)
-            return
-        self._look_again()
-        self._claims.set()
+        await self._join()
 
     async def _lose_all(self) -> None:
         """End every copy that is here, with its tools."""

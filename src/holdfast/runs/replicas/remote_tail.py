@@ -64,8 +64,16 @@ class RemoteTail:
         except StoreError as error:
             # The next notice, or the next look, tries again.
             logger.warning("run %s cannot be read on now: %s", self.run, error.message)
+            self._wake()
         finally:
             self._is_pulling = False
+
+    async def catch_up(self, end: EventNumber) -> None:
+        """Read as far as the log goes, if that can be read now."""
+        before = -1
+        while self.end < end and not self.closed and (self._is_pulling or self.end > before):
+            before = self.end
+            await (self.changed() if self._is_pulling else self.pull())
 
     def push(self, batch: Batch) -> None:
         """This is new: from the store, or from a recorder here, where the run has come to this server."""

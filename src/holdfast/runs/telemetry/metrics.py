@@ -14,8 +14,14 @@ from prometheus_client.registry import Collector
 from holdfast.events import RunResumed
 from holdfast.outcomes import outcome_name, outcome_reason
 from holdfast.runs.live import LiveRun
+from holdfast.runs.log.transcript import Transcript
+from holdfast.runs.team.caller import shown_name
+from holdfast.store.accounts import Prices, cost_of
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
+
+
+MAX_KEYS = 1_000
 
 
 class CommitTimes(Collector):
@@ -48,6 +54,7 @@ class Metrics:
             "holdfast_runs", "Runs that ended, by outcome and reason", ["outcome", "reason"], registry=self.registry
         )
         self.executing = Gauge("holdfast_runs_executing", "Runs that are executing", registry=self.registry)
+        self.replicas = Gauge("holdfast_replicas", "Servers that share the store", registry=self.registry)
         self.dropped = Counter(
             "holdfast_dropped_tool_calls", "Tool calls whose arguments never came whole", registry=self.registry
         )
@@ -88,6 +95,17 @@ class Metrics:
             "Input tokens of turns that were asked again because a server was gone",
             registry=self.registry,
         )
+        self.key_runs = Counter(
+            "holdfast_key_runs", "Runs that ended, by the key that asked", ["key"], registry=self.registry
+        )
+        self.key_tokens = Counter(
+            "holdfast_key_tokens", "Tokens by the key that asked", ["key", "kind"], registry=self.registry
+        )
+        self.key_cost = Counter(
+            "holdfast_key_cost", "Cost by the key that asked, where prices are known", ["key"], registry=self.registry
+        )
+        self.prices: Prices = {}
+        self._keys: set[str] = set()
         self.commits = CommitTimes()
         self.registry.register(self.commits)
 
@@ -112,21 +130,40 @@ class Metrics:
             if live.state.interruption.reason == "client_disconnect":
                 self.disconnects.inc()
 
+    def _count_use(self, key: str, transcript: Transcript) -> None:
+        """S13: by the names of keys; so many are told apart."""
+        if key not in self._keys and len(self._keys) >= MAX_KEYS:
+            key = "others"
+        self._keys.add(key)
+        name = shown_name(key)
+        self.key_runs.labels(name).inc()
+        self.key_tokens.labels(name, "input").inc(transcript.spending.usage.input_tokens)
+        self.key_tokens.labels(name, "output").inc(transcript.spending.usage.output_tokens)
+        for model, usage in transcript.spending.by_model.items():
+            if (cost := cost_of(self.prices, model, usage)) is not None:
+                self.key_cost.labels(name).inc(cost)
+
     def run_ended(self, live: LiveRun, now: float) -> None:
         """A run is over and told."""
         transcript = live.recorder.transcript
         if transcript.outcome is None:
             return
-        name = outcome_name(transcript.outcome)
-        self.runs.labels(name, outcome_reason(transcript.outcome) or "").inc()
-        self.duration.labels(name).observe(now - live.times.created_at)
+        self.duration.labels(outcome_name(transcript.outcome)).observe(now - live.times.created_at)
         if live.times.first_delta_at is not None:
             self.first_token.observe(live.times.first_delta_at - live.times.created_at)
-        self.asked_again.inc(transcript.asked_again)
-        self.dropped.inc(len(transcript.dropped))
-        self.tokens.labels("input").inc(transcript.usage.input_tokens)
-        self.tokens.labels("output").inc(transcript.usage.output_tokens)
-        for result in transcript.results.values():
+        self.run_counted(transcript, live.request.asked_by)
+
+    def run_counted(self, transcript: Transcript, asked_by: str) -> None:
+        """A run is over, here or because its server was gone."""
+        if transcript.outcome is None:
+            return
+        self.runs.labels(outcome_name(transcript.outcome), outcome_reason(transcript.outcome) or "").inc()
+        self.asked_again.inc(transcript.spending.asked_again)
+        self.dropped.inc(len(transcript.calls.dropped))
+        self.tokens.labels("input").inc(transcript.spending.usage.input_tokens)
+        self.tokens.labels("output").inc(transcript.spending.usage.output_tokens)
+        self._count_use(asked_by, transcript)
+        for result in transcript.calls.results.values():
             if result.executed == "no":
                 continue  # Denied, or a name that the model made up: nothing was carried out.
             self.tools.labels(result.name, "failed" if result.failed else "completed").inc()

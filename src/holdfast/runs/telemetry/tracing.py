@@ -9,7 +9,6 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from holdfast import __version__
 from holdfast.agents.request import RunRequest
 from holdfast.errors import ConfigError
 from holdfast.events import (
@@ -29,6 +28,7 @@ from holdfast.ids import CallId
 from holdfast.messages import Usage
 from holdfast.outcomes import Completed, Outcome, RequiresAction, outcome_message, outcome_name, outcome_reason
 from holdfast.runs.live import LiveRun
+from holdfast.version import __version__
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
@@ -51,7 +51,7 @@ class Tracing:
 
     def follow(self, live: LiveRun) -> None:
         """Read a run that has not said anything yet in this process."""
-        live.recorder.followers.append(RunSpans(self._tracer, self._agent_name, live.request))
+        live.recorder.followers.append(RunSpans(self._tracer, live.request.agent or self._agent_name, live.request))
 
 
 class RunSpans:
@@ -134,11 +134,17 @@ class RunSpans:
             _fail(span, "turn_cut", event.error, at)
 
     def _tool_started(self, event: ToolStarted, at: int) -> None:
+        self._tools[event.call_id] = self._begin_tool(event, at)
+
+    def _begin_tool(self, event: ToolStarted | ToolFinished, at: int) -> "Span":
         attributes = {"gen_ai.tool.name": event.name, "gen_ai.tool.call.id": event.call_id}
-        self._tools[event.call_id] = self._begin("execute_tool", event.name, at, attributes)
+        return self._begin("execute_tool", event.name, at, attributes)
 
     def _tool_finished(self, event: ToolFinished, at: int) -> None:
         span = self._tools.pop(event.call_id, None)
+        if span is None and event.executed == "yes":
+            # It was begun on a server that is gone, and carried out once more here (R15).
+            span = self._begin_tool(event, at - int(event.seconds * 1e9))
         if span is None:
             return
         span.set_attribute("holdfast.tool.executed", event.executed)

@@ -1,21 +1,22 @@
 """The store in memory: the twin of the one in SQLite, for tests and for servers that shall keep nothing.
 
 Everything is gone when the process ends. It is cut like its twin: what is kept, and how it is changed, in tables.py;
-the steps that several changes share in messages.py; the port's three parts in runs.py, conversations.py and
-memories.py. Sits on the store's port.
+the steps that several changes share in messages.py; the port's parts in runs.py, conversations.py, memories.py and
+accounts.py. Sits on the store's port.
 """
 
 from collections.abc import Callable
 from typing import Any
 
 from holdfast.clock import Clock, SystemClock
+from holdfast.store.memory.accounts import MemoryAccounts
 from holdfast.store.memory.conversations import MemoryConversations
 from holdfast.store.memory.memories import MemoryMemories
 from holdfast.store.memory.runs import MemoryRunLog
 from holdfast.store.memory.tables import Tables
 
 
-class MemoryStore(MemoryRunLog, MemoryConversations, MemoryMemories):
+class MemoryStore(MemoryRunLog, MemoryConversations, MemoryMemories, MemoryAccounts):
     """A store that lives as long as the process."""
 
     url = "memory:"
@@ -36,6 +37,10 @@ class MemoryStore(MemoryRunLog, MemoryConversations, MemoryMemories):
     async def check(self) -> dict[str, Any]:
         """Figures for health."""
         return self._tables.read({"kind": "memory", "bytes": 0, "runs": len(self._tables.runs), "queue": 0})
+
+    async def used_bytes(self) -> int:
+        """Nobody counts what is in memory."""
+        return self._tables.read(0)
 
     async def aclose(self) -> None:
         """Take no more."""

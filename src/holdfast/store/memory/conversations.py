@@ -8,13 +8,14 @@ from collections.abc import Sequence
 import msgspec
 
 from holdfast.clock import Clock
-from holdfast.errors import LogConflictError
 from holdfast.ids import NodeId, RunId, SessionId
 from holdfast.messages import Message
+from holdfast.owners import bare_name, owner_of
 from holdfast.store.memory.messages import add_messages, read_path, use_session
 from holdfast.store.memory.runs import delete_runs, drop_responses
 from holdfast.store.memory.tables import Tables
 from holdfast.store.records import ConversationRecord, SessionFilter, SessionRecord, StoredMessage
+from holdfast.store.refusals import session_exists
 from holdfast.store.search_terms import casefold_text
 
 _replace = msgspec.structs.replace
@@ -30,6 +31,11 @@ class MemoryConversations:
         """The messages from the root to a node."""
         return self._tables.read(read_path(self._tables, node))
 
+    async def message_owner(self, node: NodeId) -> str | None:
+        """S12: whose a message is; None: there is none."""
+        found = self._tables.read(self._tables.nodes.get(node))
+        return None if found is None else owner_of(found.session)
+
     async def get_session(self, session: SessionId) -> SessionRecord | None:
         """One session."""
         return self._tables.read(self._tables.sessions.get(session))
@@ -40,7 +46,8 @@ class MemoryConversations:
         found = [
             session
             for session in self._tables.read(self._tables.sessions).values()
-            if (wanted in casefold_text(session.title) or wanted in casefold_text(session.id))
+            if chosen.owner in (None, owner_of(session.id))
+            and (wanted in casefold_text(session.title) or wanted in casefold_text(bare_name(session.id)))
             and (before is None or (session.updated_at, session.id) < (before.updated_at, before.id))
         ]
         found.sort(key=lambda session: (session.updated_at, session.id), reverse=True)
@@ -88,7 +95,7 @@ class MemoryConversations:
             if source is None or (at is not None and (at not in tables.nodes or tables.nodes[at].session != session)):
                 return False
             if into.id in tables.sessions:
-                raise LogConflictError(f"there is a session {into.id} already")
+                raise session_exists(into.id)
             _put_session(tables, into)
             path = read_path(tables, source.head if at is None else at)
             add_messages(tables, into.id, None, [(stored.run, stored.created_at, stored.message) for stored in path])

@@ -7,10 +7,12 @@ from collections.abc import Iterable
 
 import msgspec
 
-from holdfast.errors import LogConflictError, StoreError, StoreUnavailableError
+from holdfast.errors import StoreError
 from holdfast.events import Batch, cut_batches
 from holdfast.ids import EventNumber, NodeId, RunId
 from holdfast.outcomes import outcome_name
+from holdfast.store.accounts import Allowance
+from holdfast.store.memory.accounts import admit, count_use
 from holdfast.store.memory.messages import add_messages, use_session
 from holdfast.store.memory.tables import StoredRun, Tables
 from holdfast.store.port import Committed
@@ -24,6 +26,7 @@ from holdfast.store.records import (
     RunRecord,
     make_title,
 )
+from holdfast.store.refusals import leaves_gap, no_run, run_ended, run_exists, written_before
 
 _replace = msgspec.structs.replace
 
@@ -38,11 +41,14 @@ class MemoryRunLog:
         """It is there until it is closed."""
         self._tables.require_open()
 
-    async def create_run(self, record: RunRecord, key: IdempotencyKey | None = None) -> Reserved | None:
+    async def create_run(
+        self, record: RunRecord, key: IdempotencyKey | None = None, allowance: Allowance | None = None
+    ) -> Reserved | None:
         """Keep a new run, and its session if that is new. With a key that was taken: nothing, and who has it.
 
         Raises:
             LogConflictError: there is a run of that id.
+            LimitReachedError, RequestError: as `check_allowance`.
         """
         tables = self._tables
 
@@ -51,8 +57,12 @@ class MemoryRunLog:
                 return reserved
             kept = _replace(record, continuation=b"")
             if record.id in tables.runs:
-                raise LogConflictError(f"there is a run {record.id} already")
-            tables.runs[record.id] = StoredRun(next(tables.numbers), kept, None if key is None else key.key, [])
+                raise run_exists(record.id)
+            admit(tables, record, allowance)
+            stored = StoredRun(next(tables.numbers), kept, None if key is None else key.key, [])
+            if allowance is not None:
+                stored.reserved_tokens, stored.reserved_cost = allowance.tokens, allowance.cost
+            tables.runs[record.id] = stored
             tables.unfinished[record.id] = record
             if key is not None:
                 tables.keys[key.key] = Reserved(run=record.id, fingerprint=key.fingerprint)
@@ -100,6 +110,7 @@ class MemoryRunLog:
                 answered_by=ending.answered_by,
             )
             del tables.unfinished[run]
+            count_use(tables, live, ending)
             self._ended(run)
 
         await tables.change(end)
@@ -114,6 +125,11 @@ class MemoryRunLog:
         """One run."""
         found = self._tables.read(self._tables.runs.get(run))
         return None if found is None else found.record
+
+    async def run_owner(self, run: RunId) -> str | None:
+        """S12: whose a run is; None: there is none."""
+        found = self._tables.read(self._tables.runs.get(run))
+        return None if found is None else found.record.owner
 
     async def list_runs(self, chosen: RunFilter) -> list[RunRecord]:
         """Runs, newest first."""
@@ -184,15 +200,13 @@ def drop_responses(tables: Tables, runs: set[RunId]) -> None:
 def _append(tables: Tables, run: RunId, batch: Batch) -> StoredRun:
     live = tables.runs.get(run)
     if live is None:
-        raise LogConflictError(f"there is no run {run}: it was never kept, or it was deleted")
+        raise no_run(run)
     if live.record.ended_at is not None:
-        raise LogConflictError(f"{run} has already ended")
+        raise run_ended(run)
     if batch.first < live.end:
-        raise LogConflictError(f"event {batch.first} of {run} has been written before: its log ends at {live.end}")
+        raise written_before(run, batch.first, live.end)
     if batch.first > live.end:
-        raise StoreUnavailableError(
-            f"the log of {run} ends at {live.end}: events from {batch.first} on cannot follow what was not saved"
-        )
+        raise leaves_gap(run, batch.first, live.end)
     if batch.events:
         # A copy: whoever appends may go on with the list.
         live.log.append(Batch(batch.first, batch.at, tuple(batch.events)))
@@ -227,7 +241,8 @@ def _save_messages(tables: Tables, record: RunRecord, ending: RunEnding) -> Node
 def _is_chosen(record: RunRecord, chosen: RunFilter) -> bool:
     outcome = "running" if record.outcome is None else outcome_name(record.outcome)
     return (
-        chosen.session in (None, record.session)
+        chosen.owner in (None, record.owner)
+        and chosen.session in (None, record.session)
         and chosen.outcome in (None, outcome)
         and chosen.model in (None, record.model)
     )

@@ -13,10 +13,11 @@ from typing import Any
 import msgspec
 
 from holdfast.clock import Clock, SystemClock
-from holdfast.errors import FencedError, LimitReachedError, SessionBusyError, StoreError
+from holdfast.errors import FencedError, HoldfastError, StoreError
 from holdfast.events import Batch
 from holdfast.ids import EventNumber, RunId, SessionId
 from holdfast.outcomes import LiveStatus
+from holdfast.store.accounts import Allowance
 from holdfast.store.coordination import (
     Command,
     CommandAnswer,
@@ -32,12 +33,14 @@ from holdfast.store.coordination import (
     TurnCame,
     live_status,
 )
+from holdfast.store.memory.accounts import MemoryAccounts
 from holdfast.store.memory.conversations import MemoryConversations
 from holdfast.store.memory.memories import MemoryMemories
 from holdfast.store.memory.runs import MemoryRunLog
 from holdfast.store.memory.tables import Tables
 from holdfast.store.port import Committed
 from holdfast.store.records import IdempotencyKey, LanePolicy, Reserved, RunEnding, RunFilter, RunRecord
+from holdfast.store.refusals import not_mine, session_busy, session_full
 
 _replace = msgspec.structs.replace
 
@@ -116,7 +119,7 @@ class SharedMemory:
         return sorted(waiting, key=lambda run: runs[run].number)
 
 
-class SharedMemoryStore(MemoryRunLog, MemoryConversations, MemoryMemories):
+class SharedMemoryStore(MemoryRunLog, MemoryConversations, MemoryMemories, MemoryAccounts):
     """One server's connection."""
 
     url = "memory:"
@@ -134,6 +137,10 @@ class SharedMemoryStore(MemoryRunLog, MemoryConversations, MemoryMemories):
         """Figures for health."""
         return {"kind": "memory", "bytes": 0, "runs": len(self._tables.runs), "queue": 0}
 
+    async def used_bytes(self) -> int:
+        """Nobody counts what is in memory."""
+        return 0
+
     async def aclose(self) -> None:
         """The database stays."""
 
@@ -146,12 +153,14 @@ class SharedMemoryStore(MemoryRunLog, MemoryConversations, MemoryMemories):
 
     def _require_mine(self, run: RunId) -> None:
         if run in self._database.owners and self._database.owners[run] != self._require_unfenced():
-            raise FencedError(f"run {run} is another server's now")
+            raise not_mine(run)
 
-    async def create_run(self, record: RunRecord, key: IdempotencyKey | None = None) -> Reserved | None:
+    async def create_run(
+        self, record: RunRecord, key: IdempotencyKey | None = None, allowance: Allowance | None = None
+    ) -> Reserved | None:
         """As the port says; it is this server's."""
         self._require_unfenced()
-        return await super().create_run(record, key)
+        return await super().create_run(record, key, allowance)
 
     def _created(self, run: RunId) -> None:
         self._own(run, self._require_unfenced())
@@ -313,7 +322,12 @@ class SharedMemoryStore(MemoryRunLog, MemoryConversations, MemoryMemories):
     # Sessions and requests
 
     async def create_in_lane(
-        self, record: RunRecord, key: IdempotencyKey | None, policy: LanePolicy, max_queued: int
+        self,
+        record: RunRecord,
+        key: IdempotencyKey | None,
+        policy: LanePolicy,
+        max_queued: int,
+        allowance: Allowance | None = None,
     ) -> Reserved | Sequence[RunId]:
         """A run that takes its place on its session."""
         self._require_unfenced()
@@ -321,14 +335,16 @@ class SharedMemoryStore(MemoryRunLog, MemoryConversations, MemoryMemories):
             return reserved
         ahead = self._database.lane(record.session)
         if ahead and policy == "reject":
-            raise SessionBusyError(f"Session {record.session} has a run ({ahead[0]}).")
+            raise session_busy(record.session, ahead[0])
         if policy == "wait" and len(ahead) > max_queued:
-            raise LimitReachedError(
-                f"Session {record.session} has {len(ahead) - 1} runs waiting.", limit="max_queued_per_session"
-            )
+            raise session_full(record.session, len(ahead) - 1)
         if ahead:
             self._database.statuses[record.id] = "queued"
-        reserved = await self.create_run(record, key)
+        try:
+            reserved = await self.create_run(record, key, allowance)
+        except HoldfastError:
+            self._database.statuses.pop(record.id, None)
+            raise
         return ahead if reserved is None else reserved
 
     async def is_turn(self, run: RunId) -> bool:
@@ -349,7 +365,11 @@ class SharedMemoryStore(MemoryRunLog, MemoryConversations, MemoryMemories):
     async def find_request(self, fingerprint: str) -> RunId | None:
         """A run that the same request has started and that has not ended."""
         runs = self._tables.runs
-        same = (run for run in reversed(self._database.owners) if runs[run].record.fingerprint == fingerprint)
+        same = (
+            run
+            for run in reversed(self._database.owners)
+            if fingerprint and runs[run].record.fingerprint == fingerprint
+        )
         return next(same, None)
 
     # Commands

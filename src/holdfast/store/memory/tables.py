@@ -14,6 +14,7 @@ import msgspec
 from holdfast.errors import StoreError, StoreUnavailableError
 from holdfast.events import Batch
 from holdfast.ids import NodeId, RunId, SessionId
+from holdfast.store.accounts import AuditEntry, KeyRecord, UsageRow
 from holdfast.store.port import Committed
 from holdfast.store.records import (
     ConversationRecord,
@@ -35,6 +36,9 @@ class StoredRun(msgspec.Struct):
     record: RunRecord
     key: str | None
     log: list[Batch]
+    reserved_tokens: int = 0
+    """What is set aside for it while it goes on (S12)."""
+    reserved_cost: float = 0.0
 
     @property
     def end(self) -> int:
@@ -66,6 +70,14 @@ class Tables:
         """The least recently used first."""
         self.conversations: dict[str, ConversationRecord] = {}
         self.memories: dict[str, list[MemoryRecord]] = {}
+        self.team: dict[str, KeyRecord] = {}
+        self.key_starts: dict[str, list[float]] = {}
+        """When runs of a key began, of the last minute."""
+        self.coming: dict[object, tuple[str, int]] = {}
+        """Whose room is set aside, and how much, for what is being written."""
+        self.usage: dict[tuple[str, str, str, str], UsageRow] = {}
+        """By day, key, agent and model."""
+        self.audit: list[AuditEntry] = []
         self._closed = False
 
     def require_open(self) -> None:

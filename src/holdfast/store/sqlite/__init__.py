@@ -1,8 +1,9 @@
 """The store in one SQLite file: what is told has been saved (R1, R6-R8, R14, C13, C15, P4-P6, P11, J2, S9).
 
 All that is saved goes through one writer (writer.py, on committer.py), all that is read through a few readers beside it
-(readers.py). The port's three parts are on top: runs.py (on log.py and journal.py), conversations.py, memories.py; the
-twin of each is the file of that name in store/memory/. Sits on the store's port; knows no run loop and no HTTP.
+(readers.py). The port's parts are on top: runs.py (on log.py and journal.py), conversations.py, memories.py,
+accounts.py; the twin of each is the file of that name in store/memory/. Sits on the store's port; knows no run loop and
+no HTTP.
 """
 
 import os
@@ -12,21 +13,23 @@ from pathlib import Path
 from typing import Any, Final
 
 from holdfast.clock import Clock, SystemClock
+from holdfast.store.sqlite.accounts import SqliteAccounts
 from holdfast.store.sqlite.conversations import SqliteConversations
 from holdfast.store.sqlite.database import FileWatch
 from holdfast.store.sqlite.memories import SqliteMemories
 from holdfast.store.sqlite.readers import Readers
 from holdfast.store.sqlite.runs import SqliteRunLog
-from holdfast.store.sqlite.writer import Writer
+from holdfast.store.sqlite.saving.writer import Writer
 
 BUSY_SECONDS: Final = 5.0
 """How long a write waits for another process that holds the file."""
 
 
-class SqliteStore(SqliteRunLog, SqliteConversations, SqliteMemories):
+class SqliteStore(SqliteRunLog, SqliteConversations, SqliteMemories, SqliteAccounts):
     """A store in a file. Made with `open`, used on the event loop that opened it, closed with `aclose`."""
 
     def __init__(self, file: Path, writer: Writer, readers: Readers, clock: Clock) -> None:
+        self._coming = {}
         self.file = file
         self._writer = writer
         self._readers = readers
@@ -89,6 +92,14 @@ class SqliteStore(SqliteRunLog, SqliteConversations, SqliteMemories):
         runs = await self._readers.run(_newest_run)
         return {"kind": "sqlite", "bytes": self._bytes(), "runs": runs, "queue": pending}
 
+    async def used_bytes(self) -> int:
+        """S18: the pages in use; those of what was deleted are filled again first.
+
+        Raises:
+            StoreUnavailableError: it cannot be read now.
+        """
+        return await self._readers.run(_used_bytes)
+
     async def aclose(self) -> None:
         """Write what was handed over, then close."""
         self._readers.stop()
@@ -102,6 +113,14 @@ class SqliteStore(SqliteRunLog, SqliteConversations, SqliteMemories):
 def _real(path: Path | str) -> Path:
     """Where a link points to: SQLite keeps -wal and -shm there, and we guard the modes of all three."""
     return Path(os.path.realpath(path))
+
+
+def _used_bytes(connection: sqlite3.Connection) -> int:
+    pages, free, size = (
+        int(connection.execute(f"PRAGMA {name}").fetchone()[0])
+        for name in ("page_count", "freelist_count", "page_size")
+    )
+    return (pages - free) * size
 
 
 def _newest_run(connection: sqlite3.Connection) -> int:

@@ -9,10 +9,12 @@ from collections.abc import Sequence
 from typing import Final
 
 from holdfast.clock import Clock
-from holdfast.errors import LogConflictError
 from holdfast.ids import NodeId, RunId, SessionId
 from holdfast.messages import Message
+from holdfast.owners import owner_of
+from holdfast.store.bodies import encode
 from holdfast.store.records import ConversationRecord, SessionFilter, SessionRecord, StoredMessage
+from holdfast.store.refusals import session_exists
 from holdfast.store.search_terms import casefold_text
 from holdfast.store.sqlite.messages import (
     add_messages,
@@ -29,12 +31,11 @@ from holdfast.store.sqlite.rows import (
     SELECT_SESSIONS,
     as_conversation,
     as_session,
-    encode,
     head_of_conversation,
 )
 from holdfast.store.sqlite.runs import delete_runs, last_use
+from holdfast.store.sqlite.saving.writer import Writer
 from holdfast.store.sqlite.scalars import MAX_TIME
-from holdfast.store.sqlite.writer import Writer
 
 logger = logging.getLogger(__name__)
 
@@ -55,6 +56,15 @@ class SqliteConversations:
         """The messages from the root to a node."""
         return await self._readers.run(lambda connection: read_path(connection, node))
 
+    async def message_owner(self, node: NodeId) -> str | None:
+        """S12: whose a message is; None: there is none."""
+
+        def read(connection: sqlite3.Connection) -> str | None:
+            row = connection.execute("SELECT session FROM messages WHERE id = ?", (node,)).fetchone()
+            return None if row is None else owner_of(str(row[0]))
+
+        return await self._readers.run(read)
+
     async def get_session(self, session: SessionId) -> SessionRecord | None:
         """One session."""
 
@@ -68,6 +78,8 @@ class SqliteConversations:
         """Sessions, the last used first, and by id where two were used at the same time."""
         # One that does not say when it was used has no place in this order; once it is used again it has.
         where = ["updated_at BETWEEN 0 AND :max_time"]
+        if chosen.owner is not None:
+            where.append("owner = :owner" + (" AND owner <> ''" if chosen.owner else ""))
         if chosen.search:
             where.append("instr(folded, :search) > 0")
         if chosen.before is not None:
@@ -77,6 +89,7 @@ class SqliteConversations:
             "ORDER BY updated_at DESC, id DESC LIMIT :limit OFFSET :offset"
         )
         values = {
+            "owner": chosen.owner,
             "search": casefold_text(chosen.search),
             "at": chosen.before and chosen.before.updated_at,
             "id": chosen.before and chosen.before.id,
@@ -134,7 +147,7 @@ class SqliteConversations:
             ):
                 return False
             if connection.execute("SELECT 1 FROM sessions WHERE id = ?", (into.id,)).fetchone():
-                raise LogConflictError(f"there is a session {into.id} already")
+                raise session_exists(into.id)
             _put_session(connection, into)
             node = session_head(connection, session) if at is None else at
             # Copied as they are stored, whether or not they can be read.

@@ -12,7 +12,7 @@ from holdfast.store.records import MemoryRecord
 from holdfast.store.search_terms import index_terms, query_terms, replace_surrogates
 from holdfast.store.sqlite.readers import Readers
 from holdfast.store.sqlite.rows import as_memory
-from holdfast.store.sqlite.writer import Writer
+from holdfast.store.sqlite.saving.writer import Writer
 
 
 class SqliteMemories:
@@ -35,7 +35,7 @@ class SqliteMemories:
             ).lastrowid
             assert number is not None
             connection.execute(
-                "INSERT INTO memory_terms (rowid, scope, terms) VALUES (?, ?, ?)", (number, _token(scope), terms)
+                "INSERT INTO memory_terms (rowid, scope, terms) VALUES (?, ?, ?)", (number, scope_token(scope), terms)
             )
             return number
 
@@ -76,7 +76,7 @@ def _matching(connection: sqlite3.Connection, scope: str, wanted: str, limit: in
         FROM memory_terms JOIN memories ON memories.id = memory_terms.rowid
         WHERE memory_terms MATCH ? ORDER BY bm25(memory_terms, 0, 1), memories.id DESC LIMIT ?
         """,
-        (f"scope : {_token(scope)} AND terms : ({alternatives})", limit),
+        (f"scope : {scope_token(scope)} AND terms : ({alternatives})", limit),
     ).fetchall()
 
 
@@ -89,6 +89,6 @@ def _containing(connection: sqlite3.Connection, scope: str, wanted: str, limit: 
     return connection.execute(query, (replace_surrogates(scope), wanted, limit)).fetchall()
 
 
-def _token(scope: str) -> str:
+def scope_token(scope: str) -> str:
     """A scope as one word, so that the full-text table itself keeps scopes apart."""
     return "s" + hashlib.sha256(scope.encode("utf-8", "surrogatepass")).hexdigest()

@@ -7,6 +7,7 @@ import sqlite3
 from collections.abc import Sequence
 
 from holdfast.ids import NodeId, RunId, SessionId
+from holdfast.owners import bare_name
 from holdfast.store.records import RunEnding, StoredMessage, make_title
 from holdfast.store.search_terms import casefold_text
 from holdfast.store.sqlite.rows import SELECT_RUNS, as_message, as_run, head_of_session
@@ -54,7 +55,7 @@ def use_session(
 
 def search_text(title: str, session: SessionId) -> str:
     """What a search for a session looks in (the column `folded`); the newline keeps the two apart."""
-    return f"{casefold_text(title)}\n{casefold_text(session)}"
+    return f"{casefold_text(title)}\n{casefold_text(bare_name(session))}"
 
 
 def session_head(connection: sqlite3.Connection, session: SessionId) -> NodeId | None:

@@ -1,46 +1,27 @@
-"""Rows to records and back: the one place that knows which column holds what.
+"""Rows to records: the one place that knows which column holds what.
 
 A row that cannot be read is named in the log and shown as that, with whatever can be known of it otherwise: one damaged
-row takes nothing else along (J2). Sits on the records, scalars.py and log.py; used by runs.py, conversations.py and
-memories.py.
+row takes nothing else along (J2). Sits on bodies.py, which reads what is JSON, scalars.py and log.py; used by runs.py,
+conversations.py and memories.py.
 """
 
-import logging
 import sqlite3
-from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from typing import Final
 
 import msgspec
 
 from holdfast.ids import NodeId, RunId, SessionId
-from holdfast.messages import AssistantMessage, Message, Usage
-from holdfast.outcomes import Outcome
+from holdfast.store.bodies import (
+    RunResult,
+    read_message,
+    read_metadata,
+    read_request,
+    read_result,
+    with_result,
+)
 from holdfast.store.records import ConversationRecord, MemoryRecord, RunRecord, SessionRecord, StoredMessage
-from holdfast.store.sqlite.log import UNREADABLE, log_end, read_end
+from holdfast.store.sqlite.log import log_end, read_end
 from holdfast.store.sqlite.scalars import count_of, node_of, text_of, time_of
-
-logger = logging.getLogger(__name__)
-
-Value = TypeVar("Value")
-encode = msgspec.json.Encoder().encode
-_decode_request = msgspec.json.Decoder(RunRecord).decode
-_decode_message = msgspec.json.Decoder(Message).decode
-_decode_metadata = msgspec.json.Decoder(dict[str, Any]).decode
-
-
-class RunResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run's record gains when it ends."""
-
-    ended_at: float
-    outcome: Outcome
-    usage: Usage
-    events: int
-    head: NodeId | None
-    text: str
-    answered_by: str = ""
-
-
-_decode_result = msgspec.json.Decoder(RunResult).decode
 
 SELECT_RUNS: Final = """
     SELECT runs.key, runs.id, requests.body, runs.result, runs.outcome IS NOT NULL
@@ -53,24 +34,15 @@ SELECT_CONVERSATIONS: Final = "SELECT name, created_at, head, run, metadata, kep
 def as_run(connection: sqlite3.Connection, row: tuple[int, str, bytes | None, bytes | None, int]) -> RunRecord:
     """A row of SELECT_RUNS."""
     key, run, body, result, has_ended = row
-    record = _read(_decode_request, body, f"what run {run} was asked")
+    record = read_request(body, run)
     if record is None:
         record = _run_of_columns(connection, key)
     if result is None and not has_ended:
         return record
-    ended = _read(_decode_result, result, f"how run {run} ended")
+    ended = read_result(result, run)
     if ended is None:
         ended, record = _result_of_log(connection, key), msgspec.structs.replace(record, unreadable=True)
-    return msgspec.structs.replace(
-        record,
-        ended_at=ended.ended_at,
-        outcome=ended.outcome,
-        usage=ended.usage,
-        events=ended.events,
-        head=ended.head,
-        text=ended.text,
-        answered_by=ended.answered_by,
-    )
+    return with_result(record, ended)
 
 
 def _run_of_columns(connection: sqlite3.Connection, key: int) -> RunRecord:
@@ -137,7 +109,7 @@ def as_session(
         updated_at=time_of(updated_at, "updated_at", of),
         title=text_of(title, "title", of),
         head=head_of_session(connection, session, head),
-        metadata=_read(_decode_metadata, metadata, f"the metadata of {of}") or {},
+        metadata=read_metadata(metadata, of),
         runs=count_of(runs, "runs", of),
     )
 
@@ -156,15 +128,8 @@ def head_of_session(connection: sqlite3.Connection, session: SessionId, head: ob
 def as_message(row: tuple[int, str | None, bytes, float]) -> StoredMessage:
     """A row of id, run, body, created_at."""
     node, run, body, created_at = row
-    of = f"message {node} of run {run}"
-    message = _read(_decode_message, body, of)
-    return StoredMessage(
-        id=NodeId(node),
-        run=RunId(run) if isinstance(run, str) else None,
-        message=AssistantMessage(parts=()) if message is None else message,
-        created_at=time_of(created_at, "created_at", of),
-        unreadable=message is None,
-    )
+    at = time_of(created_at, "created_at", f"message {node} of run {run}")
+    return read_message(node, run if isinstance(run, str) else None, body, at)
 
 
 def as_conversation(
@@ -178,7 +143,7 @@ def as_conversation(
         created_at=time_of(created_at, "created_at", of),
         head=head_of_conversation(connection, name, head, run),
         run=RunId(run) if isinstance(run, str) else None,
-        metadata=_read(_decode_metadata, metadata, f"the metadata of {of}") or {},
+        metadata=read_metadata(metadata, of),
         kept=bool(kept),
     )
 
@@ -193,11 +158,3 @@ def as_memory(row: tuple[int, str, float]) -> MemoryRecord:
     number, text, created_at = row
     of = f"memory {number}"
     return MemoryRecord(id=number, text=text_of(text, "text", of), created_at=time_of(created_at, "created_at", of))
-
-
-def _read(decode: Callable[[Any], Value], stored: object, what: str) -> Value | None:
-    try:
-        return decode(stored)
-    except UNREADABLE as error:
-        logger.warning("%s cannot be read, and is passed over: %s", what, error)
-        return None

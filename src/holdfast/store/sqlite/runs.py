@@ -10,10 +10,11 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from holdfast.errors import LogConflictError
 from holdfast.events import Batch, encode_events
 from holdfast.ids import EventNumber, RunId
 from holdfast.outcomes import outcome_name
+from holdfast.store.accounts import Allowance
+from holdfast.store.bodies import RunResult, encode
 from holdfast.store.port import Committed
 from holdfast.store.records import (
     PREVIEW_CHARACTERS,
@@ -24,13 +25,15 @@ from holdfast.store.records import (
     RunRecord,
     make_title,
 )
-from holdfast.store.sqlite.journal import is_large
-from holdfast.store.sqlite.log import compress, read_batches, replace_with_segments
+from holdfast.store.refusals import run_ended, run_exists
+from holdfast.store.sqlite.accounts import admit, count_use
+from holdfast.store.sqlite.log import compress, read_batches, replace_rows
 from holdfast.store.sqlite.messages import save_messages, use_session
 from holdfast.store.sqlite.readers import Readers
-from holdfast.store.sqlite.rows import SELECT_RUNS, RunResult, as_run, encode
+from holdfast.store.sqlite.rows import SELECT_RUNS, as_run
+from holdfast.store.sqlite.saving.journal import is_large
+from holdfast.store.sqlite.saving.writer import Writer
 from holdfast.store.sqlite.scalars import MAX_NUMBER
-from holdfast.store.sqlite.writer import Writer
 
 RUNS_PER_DELETION: Final = 50
 ROWS_PER_DELETION: Final = 1_000
@@ -43,26 +46,31 @@ class SqliteRunLog:
     is_shared = False
     _writer: Writer
     _readers: Readers
+    _coming: dict[object, tuple[str, int]]
 
     def require_present(self) -> None:
         """Make sure that there is a store to write to, before anything is begun. Takes microseconds."""
         self._writer.require_present()
 
-    async def create_run(self, record: RunRecord, key: IdempotencyKey | None = None) -> Reserved | None:
+    async def create_run(
+        self, record: RunRecord, key: IdempotencyKey | None = None, allowance: Allowance | None = None
+    ) -> Reserved | None:
         """Keep a new run, and its session if that is new. With a key that was taken: nothing, and who has it.
 
         Raises:
             LogConflictError: there is a run of that id.
+            LimitReachedError, RequestError: as `check_allowance`.
         """
         body = encode(replace(record, continuation=b""))
 
         def create(connection: sqlite3.Connection) -> Reserved | None:
             if key is not None and (reserved := _find_key(connection, key.key)) is not None:
                 return reserved
+            admit(connection, self._coming, record, allowance)
             try:
-                number = _insert_run(connection, record, body)
+                number = _insert_run(connection, record, body, allowance)
             except sqlite3.IntegrityError:
-                raise LogConflictError(f"there is a run {record.id} already") from None
+                raise run_exists(record.id) from None
             if key is not None:
                 connection.execute(
                     "INSERT OR REPLACE INTO idempotency (key, fingerprint, run) VALUES (?, ?, ?)",
@@ -116,10 +124,11 @@ class SqliteRunLog:
                 (outcome_name(ending.outcome), ending.ended_at, encode(result), log.key),
             )
             if not changed.rowcount:
-                raise LogConflictError(f"{run} has already ended")
+                raise run_ended(run)
             connection.execute("DELETE FROM continuations WHERE run = ?", (log.key,))
             self._writer.journal.write_through(connection, log, batch.first, len(batch.events), batch.at, events)
             self._writer.journal.drop(run)
+            count_use(connection, log.key, ending)
 
         await self._writer.run(end)
 
@@ -129,6 +138,16 @@ class SqliteRunLog:
         def read(connection: sqlite3.Connection) -> RunRecord | None:
             row = connection.execute(f"{SELECT_RUNS} WHERE runs.id = ?", (run,)).fetchone()
             return None if row is None else as_run(connection, row)
+
+        return await self._readers.run(read)
+
+    async def run_owner(self, run: RunId) -> str | None:
+        """S12: whose a run is; None: there is none."""
+        query = "SELECT owner FROM runs WHERE id = ?"
+
+        def read(connection: sqlite3.Connection) -> str | None:
+            row = connection.execute(query, (run,)).fetchone()
+            return None if row is None else str(row[0])
 
         return await self._readers.run(read)
 
@@ -217,7 +236,7 @@ class SqliteRunLog:
             if row is None:
                 return False  # Deleted, or compacted by another, in the meantime.
             if segments is not None:
-                replace_with_segments(connection, row[0], segments)
+                replace_rows(connection, row[0], segments)
             connection.execute("UPDATE runs SET compacted = 1 WHERE key = ?", row)
             return True
 
@@ -241,7 +260,7 @@ def delete_runs(connection: sqlite3.Connection, runs: Sequence[tuple[int, str]])
 
 def last_use(connection: sqlite3.Connection) -> int:
     """The use of a response that was counted last; what is no count is passed over."""
-    query = "SELECT coalesce(max(used), 0) FROM responses WHERE used BETWEEN 0 AND ?"
+    query = "SELECT coalesce(max(used), 0) FROM responses WHERE used >= 0 AND used < ?"
     return int(connection.execute(query, (MAX_NUMBER,)).fetchone()[0])
 
 
@@ -257,11 +276,14 @@ def _find_key(connection: sqlite3.Connection, key: str) -> Reserved | None:
     return None if row is None else Reserved(run=RunId(row[0]), fingerprint=row[1])
 
 
-def _insert_run(connection: sqlite3.Connection, record: RunRecord, body: bytes) -> int:
+def _insert_run(connection: sqlite3.Connection, record: RunRecord, body: bytes, allowance: Allowance | None) -> int:
     cursor = connection.execute(
         """
-        INSERT INTO runs (id, session, model, created_at, inputs, parent, rooted, ephemeral, conversation)
-        VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
+        INSERT INTO runs (
+            id, session, model, created_at, inputs, parent, rooted, ephemeral, conversation,
+            asked_by, agent, reserved_tokens, reserved_cost, bytes
+        )
+        VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
         """,
         (
             record.id,
@@ -273,6 +295,11 @@ def _insert_run(connection: sqlite3.Connection, record: RunRecord, body: bytes) 
             record.rooted,
             record.ephemeral,
             record.conversation,
+            record.asked_by,
+            record.agent,
+            0 if allowance is None else allowance.tokens,
+            0.0 if allowance is None else allowance.cost,
+            len(body) if record.owner else 0,
         ),
     )
     assert cursor.lastrowid is not None
@@ -287,6 +314,9 @@ def _insert_run(connection: sqlite3.Connection, record: RunRecord, body: bytes) 
 def _conditions(chosen: RunFilter) -> tuple[str, dict[str, Any]]:
     where = ["1"]
     values: dict[str, Any] = {"limit": chosen.limit}
+    if chosen.owner is not None:
+        where.append("runs.owner = :owner" + (" AND runs.owner <> ''" if chosen.owner else ""))
+        values["owner"] = chosen.owner
     if chosen.session is not None:
         where.append("runs.session = :session")
         values["session"] = chosen.session

@@ -37,6 +37,10 @@ class OwnFiles:
             devices=[device for device, _ in _identity(_PROCESSES)],
         )
 
+    def existing(self) -> list[str]:
+        """The real paths of those that are there."""
+        return sorted({os.path.realpath(path) for path in self._paths if os.path.exists(path)})
+
     def check(self, path: str, status: os.stat_result) -> None:
         """Let through what is not the server's.
 

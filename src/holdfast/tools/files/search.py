@@ -34,6 +34,31 @@ def identity_of(status: os.stat_result) -> Identity:
     return status.st_dev, status.st_ino
 
 
+_SECRET_DIRECTORIES: Final = (
+    *(".ssh", ".gnupg", ".aws", ".azure", ".kube", ".docker", ".gcloud", ".config/gcloud", ".config/gh"),
+    *(".git/hooks", ".git/config", ".password-store"),
+)
+_SECRET_NAMES: Final = (
+    *(".env", ".env.*", "*.env", ".envrc", "id_rsa*", "id_dsa*", "id_ecdsa*", "id_ed25519*", "*.pem", "*.key", "*.p12"),
+    *("*.pfx", "*.jks", "*.keystore", "*.kdbx", "*.ppk", "*.tfstate", "*.tfvars", ".netrc", "_netrc", ".npmrc"),
+    *(".pypirc", ".pgpass", ".my.cnf", ".git-credentials", ".htpasswd", ".dockercfg", ".vault-token", "kubeconfig"),
+    *("credentials", "service-account*.json", "client_secret*.json"),
+    *(f"{name}.{end}" for name in ("secrets", "credentials") for end in ("json", "toml", "ini", "yml", "yaml")),
+)
+_NOT_SECRET: Final = (".env.example", ".env.sample", ".env.template", ".env.dist", "*.pub")
+
+
+def is_likely_secret(path: str) -> bool:
+    """S17: is what a path names likely to be secret, or to act by itself? Relative to the workspace, links followed."""
+    path = f"/{path.casefold().strip('/')}"
+    if any(f"{directory}/" in f"{path}/" for directory in (f"/{name}" for name in _SECRET_DIRECTORIES)):
+        return True
+    name = path.rpartition("/")[2]
+    if any(fnmatchcase(name, pattern) for pattern in _NOT_SECRET):
+        return False
+    return any(fnmatchcase(name, pattern) for pattern in _SECRET_NAMES)
+
+
 class Identities:
     """Files and directories that are left out: by what they are, and by what they would be called."""
 
@@ -152,12 +177,19 @@ def _files(asked: dict[str, Any], refused: Identities) -> Iterator[tuple[str, in
         yield asked["shown"], asked["directory"], asked["name"]
         return
     has_deeper = False
+    left_out = 0
     below = walk(asked["directory"], recursive=True, hidden=asked["hidden"], refused=refused)
     for path, parent, name, is_directory in below:
         if is_directory:
             has_deeper = has_deeper or is_too_deep(path)
+        elif is_likely_secret(asked["below"] + path) and not asked["secrets"]:
+            left_out += 1
         elif not asked["glob"] or matches(path, asked["glob"]):
             yield asked["shown"] + path, parent, name
+    if left_out:
+        sys.stdout.write(
+            f"[{left_out} files are likely to be secret and were left out; each can be named as the path]\n"
+        )
     if has_deeper:
         sys.stdout.write(f"{TOO_DEEP}\n")
 

@@ -125,27 +125,35 @@ class FileTools:
         Raises:
             ToolError: it could not be done.
         """
-        asked = parse_arguments(_KINDS, name, arguments)
+        asked, approved = parse_arguments(_KINDS, name, arguments), context.approved
         match asked:
             case ReadFile():
-                output = await in_thread(lambda stop: self._read(asked))
+                output = await in_thread(lambda stop: self._read(asked, approved))
             case WriteFile():
-                output = await in_thread(lambda stop: self._write(asked))
+                output = await in_thread(lambda stop: self._write(asked, approved))
             case EditFile():
-                output = await in_thread(lambda stop: self._edit_alone(asked))
+                output = await in_thread(lambda stop: self._edit_alone(asked, approved))
             case ListFiles():
                 output = await in_thread(lambda stop: self._list(asked, stop))
             case SearchFiles():
-                output = await self._search(asked)
+                output = await self._search(asked, approved)
             case _:
                 assert_never(asked)
         return ToolResult(output=output)
 
+    async def caution(self, name: str, arguments: dict[str, Any]) -> str:
+        """S17: what is likely to be secret needs somebody's word; names of files are none."""
+        path = arguments.get("path")
+        if name == "list_files" or not isinstance(path, str):
+            return ""
+        secret = await in_thread(lambda stop: self._workspace.secret_at(path))
+        return f"{secret[:200]} is likely to be secret, or to act by itself." if secret else ""
+
     async def aclose(self) -> None:
         """Nothing is held between calls."""
 
-    def _read(self, asked: ReadFile) -> str:
-        lines = _lines(_shown(self._workspace.read(asked.path, MAX_FILE_BYTES), asked.path))
+    def _read(self, asked: ReadFile, approved: bool) -> str:
+        lines = _lines(_shown(self._workspace.read(asked.path, MAX_FILE_BYTES, approved=approved), asked.path))
         if not lines:
             return f"[{asked.path} is empty]"
         if asked.offset > len(lines):
@@ -164,21 +172,21 @@ class FileTools:
         onward = f"; pass offset={last + 1} to read on" if last < len(lines) else ""
         return f"{text}\n[lines {asked.offset:,}-{last:,} of {len(lines):,}{onward}]"
 
-    def _write(self, asked: WriteFile) -> str:
+    def _write(self, asked: WriteFile, approved: bool) -> str:
         content = _encoded(asked.content)
         with self._changing:
-            new = self._workspace.write(asked.path, content)
+            new = self._workspace.write(asked.path, content, approved=approved)
         return f"{'Created' if new else 'Replaced'} {asked.path}: {len(content):,} bytes."
 
-    def _edit_alone(self, asked: EditFile) -> str:
+    def _edit_alone(self, asked: EditFile, approved: bool) -> str:
         with self._changing:
-            return self._edit(asked)
+            return self._edit(asked, approved)
 
-    def _edit(self, asked: EditFile) -> str:
+    def _edit(self, asked: EditFile, approved: bool) -> str:
         if not asked.old_text:
             raise ToolError("old_text is empty. Use write_file to write a whole file.")
         try:
-            text = self._workspace.read(asked.path, MAX_FILE_BYTES).decode()
+            text = self._workspace.read(asked.path, MAX_FILE_BYTES, approved=approved).decode()
         except UnicodeDecodeError:
             raise ToolError(f"{asked.path} is not UTF-8 text; editing it would damage it.") from None
         old, new = asked.old_text, asked.new_text
@@ -196,7 +204,7 @@ class FileTools:
             )
         if old == new:
             raise ToolError("old_text and new_text are the same; nothing was changed.")
-        self._workspace.write(asked.path, _encoded(text.replace(old, new)))
+        self._workspace.write(asked.path, _encoded(text.replace(old, new)), approved=approved)
         return f"Edited {asked.path}: replaced {count} time{'s' if count > 1 else ''}, at line {places}."
 
     def _list(self, asked: ListFiles, stop: threading.Event) -> str:
@@ -229,9 +237,10 @@ class FileTools:
             return cut_short or ("Nothing matches." if asked.glob else "[the directory is empty]")
         return cut("\n".join(sorted(found)), self._page_bytes) + (f"\n{cut_short}" if cut_short else "")
 
-    async def _search(self, asked: SearchFiles) -> str:
+    async def _search(self, asked: SearchFiles, approved: bool) -> str:
         directory, name = await in_thread(
-            lambda stop: self._workspace.open_place(asked.path), discard=lambda place: os.close(place[0])
+            lambda stop: self._workspace.open_place(asked.path, approved=approved),
+            discard=lambda place: os.close(place[0]),
         )
         below = "" if asked.path in (".", "./") else asked.path.rstrip("/") + "/"
         question = {
@@ -242,6 +251,8 @@ class FileTools:
             "glob": asked.glob,
             "ignore_case": asked.ignore_case,
             "hidden": asked.hidden,
+            "below": below,
+            "secrets": approved,
             "max_matches": asked.max_matches,
             "refused": (await in_thread(lambda stop: self._workspace.own_files.look())).plain(),
         }

@@ -17,6 +17,7 @@ from typing import Final
 
 from holdfast.errors import ToolError
 from holdfast.tools.files.own_files import OwnFiles
+from holdfast.tools.files.search import is_likely_secret
 
 MAX_LINKS: Final = 40
 MAX_DIRECTORIES: Final = 250
@@ -27,6 +28,16 @@ _READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _CREATE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
+class LikelySecretError(ToolError):
+    """It is likely to be secret."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(
+            f"{path[:200]} is likely to be secret, or to act by itself, and nobody has approved of its use."
+        )
+        self.path = path
+
+
 class Workspace:
     """A directory and what is below it."""
 
@@ -35,13 +46,13 @@ class Workspace:
         self.own_files = own_files or OwnFiles()
         self._real_root = os.path.realpath(root)
 
-    def read(self, path: str, max_bytes: int) -> bytes:
-        """The content of a regular file.
+    def read(self, path: str, max_bytes: int, *, approved: bool = False) -> bytes:
+        """The content of a regular file; of one that is likely to be secret only where that was approved.
 
         Raises:
             ToolError: it is not there, not readable, no regular file, too large, or outside.
         """
-        with self._errors(path), self._walk(path) as (directory, name):
+        with self._errors(path), self._walk(path, approved=approved) as (directory, name):
             descriptor = open_regular(name, directory)
             with os.fdopen(descriptor, "rb") as file:
                 status = os.fstat(descriptor)
@@ -53,13 +64,13 @@ class Workspace:
                 raise ToolError(f"{path} is too large: {size:,} bytes, and at most {max_bytes:,} are read.")
             return content
 
-    def write(self, path: str, content: bytes) -> bool:
+    def write(self, path: str, content: bytes, *, approved: bool = False) -> bool:
         """Put a file there whole or not at all, with its old mode if there was one; True: it is new.
 
         Raises:
             ToolError: it cannot be written, is no regular file, or is outside.
         """
-        with self._errors(path), self._walk(path, make_parents=True) as (directory, name):
+        with self._errors(path), self._walk(path, make_parents=True, approved=approved) as (directory, name):
             if name == "." or path.endswith("/"):
                 raise IsADirectoryError
             try:
@@ -87,22 +98,33 @@ class Workspace:
                 raise
             return old is None
 
-    def open_place(self, path: str) -> tuple[int, str]:
+    def open_place(self, path: str, *, approved: bool = True) -> tuple[int, str]:
         """A directory's descriptor, which the caller closes, and a name in it: `.`, or the file that the path names.
 
         Raises:
             ToolError: it is not there, or outside.
         """
-        with self._errors(path), self._walk(path) as (directory, name):
+        with self._errors(path), self._walk(path, approved=approved) as (directory, name):
             status = os.stat(name, dir_fd=directory, follow_symlinks=False)
             self.own_files.check(path, status)
             if stat.S_ISDIR(status.st_mode):
                 return os.open(name, _DIRECTORY, dir_fd=directory), "."
             return os.dup(directory), name
 
+    def secret_at(self, path: str) -> str:
+        """S17: what a path leads to, relative to the workspace, if that is likely to be secret; else nothing."""
+        try:
+            with self._errors(path), self._walk(path, approved=False):
+                return ""
+        except LikelySecretError as error:
+            return error.path
+        except ToolError:  # whoever uses the path will be told
+            return ""
+
     @contextmanager
-    def _walk(self, path: str, *, make_parents: bool = False) -> Iterator[tuple[int, str]]:
+    def _walk(self, path: str, *, approved: bool, make_parents: bool = False) -> Iterator[tuple[int, str]]:
         """The directory that holds what the path names, and the name there, which is no symbolic link (or was none)."""
+        trail: list[str] = []
         pending = self._parts_below_root(path, path)
         opened = [os.open(self._real_root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)]
         links = 0
@@ -115,6 +137,7 @@ class Workspace:
                     if len(opened) == 1:
                         raise _outside(path)
                     os.close(opened.pop())
+                    trail.pop()
                     continue
                 self.own_files.check_name(path, opened[-1], part)
                 target = _link_target(part, opened[-1])
@@ -123,16 +146,22 @@ class Workspace:
                     if links > MAX_LINKS:
                         raise ToolError(f"{path} goes through too many symbolic links.")
                     if target.startswith("/"):
+                        trail.clear()
                         while len(opened) > 1:
                             os.close(opened.pop())
                     pending += self._parts_below_root(target, path)
                 elif pending:
                     if len(opened) > MAX_DIRECTORIES:
                         raise ToolError(f"{path[:200]}… goes through more than {MAX_DIRECTORIES} directories.")
+                    if not approved and is_likely_secret("/".join([*trail, part])):
+                        raise LikelySecretError("/".join([*trail, part, *reversed(pending)]))
                     opened.append(_enter(part, opened[-1], make_parents))
+                    trail.append(part)
                     self.own_files.check(path, os.fstat(opened[-1]))
                 else:
                     name = part
+            if not approved and is_likely_secret("/".join([*trail, name])):
+                raise LikelySecretError("/".join([*trail, name]))
             yield opened[-1], name
         finally:
             for descriptor in opened:

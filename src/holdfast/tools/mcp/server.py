@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 
 from holdfast.config import McpSettings
-from holdfast.errors import ToolError
+from holdfast.errors import ConfigError, ToolError
 from holdfast.tools.mcp.secret_values import SecretValues
 from holdfast.tools.mcp.stderr import ServerStderr
 from holdfast.tools.mcp.watched_stream import watched
+from holdfast.tools.sandbox.choose import McpSandboxes
+from holdfast.tools.sandbox.sandboxes import Launch
 
 if TYPE_CHECKING:
     from mcp import Client
@@ -37,7 +39,14 @@ _log: Final = logging.getLogger(__name__)
 class McpServer:
     """A server that may or may not be there."""
 
-    def __init__(self, name: str, settings: McpSettings, *, connect_seconds: float = CONNECT_SECONDS) -> None:
+    def __init__(
+        self,
+        name: str,
+        settings: McpSettings,
+        *,
+        sandboxes: McpSandboxes | None = None,
+        connect_seconds: float = CONNECT_SECONDS,
+    ) -> None:
         self.name = name
         self.error = f"it is still starting; a run waits {settings.start_seconds:g} s (mcp.{name}.start_seconds)"
         """Why it is not connected; empty while it is."""
@@ -46,6 +55,7 @@ class McpServer:
         self.settled = asyncio.Event()
         """It is connected, or could not be. Not set while it starts, and after a loss until it was tried again."""
         self._settings = settings
+        self._sandboxes = sandboxes
         self._connect_seconds = connect_seconds
         self._secrets = SecretValues(settings)
         self._stderr = ServerStderr(name, self._secrets)
@@ -263,8 +273,16 @@ class McpServer:
             patience = httpx2.Timeout(self._connect_seconds, read=None)
             http = await stack.enter_async_context(httpx2.AsyncClient(headers=self._settings.headers, timeout=patience))
             return streamable_http_client(self._settings.url, http_client=http)
-        command, *rest = self._settings.command
-        parameters = StdioServerParameters(command=command, args=rest, env=self._settings.env)
+        launch, directory = Launch(argv=self._settings.command), None
+        if self._settings.sandbox:
+            if self._sandboxes is None:
+                raise ConfigError("it is to run in a sandbox (sandbox = true), and none was looked for")
+            # It is tried out at every start, which blocks.
+            launch = await asyncio.to_thread(self._sandboxes.launch, self._settings)
+            directory = self._sandboxes.workspace
+        command, *rest = launch.argv
+        env = {**self._settings.env, **launch.variables}
+        parameters = StdioServerParameters(command=command, args=rest, env=env, cwd=directory)
         return stdio_client(parameters, errlog=await stack.enter_async_context(self._stderr.opened()))
 
     def _describe(self, error: BaseException) -> str:

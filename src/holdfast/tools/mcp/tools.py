@@ -18,6 +18,7 @@ from holdfast.tools.mcp.content import result_text, tool_name, tool_spec
 from holdfast.tools.mcp.server import CONNECT_SECONDS, McpServer
 from holdfast.tools.output import cut_line
 from holdfast.tools.port import ToolContext, ToolResult
+from holdfast.tools.sandbox.choose import McpSandboxes
 
 
 class McpStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,7 +32,13 @@ class McpStatus(msgspec.Struct, frozen=True, kw_only=True):
 class McpTools:
     """The tools of all configured servers that are there now."""
 
-    def __init__(self, servers: Mapping[str, McpSettings], *, connect_seconds: float = CONNECT_SECONDS) -> None:
+    def __init__(
+        self,
+        servers: Mapping[str, McpSettings],
+        *,
+        sandboxes: McpSandboxes | None = None,
+        connect_seconds: float = CONNECT_SECONDS,
+    ) -> None:
         """Prepare; nothing is connected to before the first `start`, `specs` or `settle`.
 
         Raises:
@@ -40,7 +47,10 @@ class McpTools:
         for name, settings in servers.items():
             if bool(settings.command) == bool(settings.url):
                 raise ConfigError(f"[mcp.{name}] needs either `command` or `url`.")
-        self._servers = [McpServer(name, each, connect_seconds=connect_seconds) for name, each in servers.items()]
+        self._servers = [
+            McpServer(name, each, sandboxes=sandboxes, connect_seconds=connect_seconds)
+            for name, each in servers.items()
+        ]
         self._started = False
         self._seen: dict[str, tuple[McpServer, str]] = {}
         """Every tool that ever was, so that a call to one that has gone can say why."""

@@ -1,14 +1,13 @@
 """A shell in the workspace, one command at a time, that leaves nothing behind when it is ended (R5).
 
-The command sees an environment without secrets and no terminal; its output is bounded while it runs. It is not
-confined to the workspace: whoever turns this on trusts the model with the account the server runs under.
-Above processes and pipes, below the toolbox.
+The command sees an environment without secrets and no terminal; its output is bounded while it runs. What else it may
+see and do is the sandbox's to say. Above the sandboxes and pipes, below the toolbox.
 """
 
 import asyncio
 import contextlib
+import logging
 import os
-import secrets
 import signal
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,8 +21,11 @@ from holdfast.tools.arguments import Arguments, make_spec, parse_arguments
 from holdfast.tools.output import Excerpt, cut_line
 from holdfast.tools.pipes import read_pipe
 from holdfast.tools.port import ToolContext, ToolResult
-from holdfast.tools.terminal.processes import MARK_VARIABLE, end_processes, find_processes, process_name
+from holdfast.tools.sandbox.choose import ChosenSandbox
+from holdfast.tools.sandbox.guard import GIVE_UP_SECONDS
+from holdfast.tools.sandbox.sandboxes import Launch, Unconfined
 
+_log: Final = logging.getLogger(__name__)
 DRAIN_SECONDS: Final = 0.25
 """How long output is still read after the shell has exited: something in the background may hold the pipe for ever."""
 PASSED_ON: Final = frozenset(
@@ -43,6 +45,7 @@ class RunCommand(Arguments, frozen=True, kw_only=True):
 
 
 _KINDS: Final = {"terminal": RunCommand}
+UNCONFINED: Final = ChosenSandbox(sandbox=Unconfined(), network=True)
 
 
 class TerminalTools:
@@ -53,18 +56,18 @@ class TerminalTools:
         workspace: Path,
         environment: Mapping[str, str],
         *,
+        sandbox: ChosenSandbox = UNCONFINED,
         max_seconds: float = 120.0,
         max_output_bytes: int = 50_000,
     ) -> None:
         self._workspace = workspace.absolute()
         self._environment = clean_environment(environment)
+        self._sandbox = sandbox.sandbox
         self._max_seconds = max_seconds
         self._output_bytes = max(max_output_bytes - 500, 500)
         """Room is left for the lines about how it ended."""
         self._shell = "/bin/bash" if os.path.exists("/bin/bash") else "/bin/sh"
-        self._marks: set[str] = set()
-        """Of commands that run, or have left something running in the background."""
-        self._specs = (make_spec("terminal", RunCommand, f"At most {max_seconds:g} seconds."),)
+        self._specs = (make_spec("terminal", RunCommand, f"At most {max_seconds:g} seconds. {sandbox.note}"),)
 
     def specs(self) -> Sequence[ToolSpec]:
         """One tool."""
@@ -85,57 +88,54 @@ class TerminalTools:
         if asked.timeout_seconds is not None and 0 < asked.timeout_seconds < seconds:
             seconds = asked.timeout_seconds
         output = Excerpt(self._output_bytes)
-        mark = secrets.token_hex(12)
-        process: asyncio.subprocess.Process | None = None
         read_end, write_end = os.pipe()
         os.set_blocking(read_end, False)
         try:
             try:
-                process = await self._start(asked.command, mark, write_end)
+                process = await self._start(asked.command, write_end)
             finally:
                 os.close(write_end)
-            self._marks.add(mark)
-            async with asyncio.timeout(seconds), asyncio.TaskGroup() as tasks:
-                reading = tasks.create_task(read_pipe(read_end, output.add))
-                code = await process.wait()
-                await asyncio.wait({reading}, timeout=DRAIN_SECONDS)
-                reading.cancel()
-            lines = [line for line in (_exit_line(code), await self._background_line(mark)) if line]
-            return _told(output, "\n".join(lines), failed=code != 0)
-        except TimeoutError:
-            await self._end(process, mark)
-            return _told(output, f"[ended after {seconds:g} seconds, with everything it had started]", failed=True)
-        except asyncio.CancelledError:
-            # Also when it was cancelled while being started: the mark finds what there is.
-            await self._end(process, mark)
-            raise
+            try:
+                async with asyncio.timeout(seconds), asyncio.TaskGroup() as tasks:
+                    reading = tasks.create_task(read_pipe(read_end, output.add))
+                    code = await process.wait()
+                    await asyncio.wait({reading}, timeout=DRAIN_SECONDS)
+                    reading.cancel()
+            except TimeoutError:
+                await _end(process)
+                return _told(output, f"[ended after {seconds:g} seconds, with everything it had started]", failed=True)
+            except asyncio.CancelledError:
+                await _end(process)
+                raise
+            return _told(output, _exit_line(code), failed=code != 0)
         finally:
             os.close(read_end)
 
     async def aclose(self) -> None:
-        """End what commands have left running in the background."""
-        for mark in tuple(self._marks):
-            await self._end(None, mark)
+        """Nothing is held between calls."""
 
-    async def _end(self, process: asyncio.subprocess.Process | None, mark: str) -> None:
-        # Once the shell has been waited for its number may be somebody else's.
-        session = process.pid if process is not None and process.returncode is None else None
-        await end_processes(mark, session)
-        self._marks.discard(mark)
-        if process is not None:
-            # It has been killed; asyncio has to hear of it before the loop is closed.
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(process.wait(), DRAIN_SECONDS)
+    async def _start(self, command: str, output: int) -> asyncio.subprocess.Process:
+        launch = await asyncio.to_thread(self._sandbox.launch, (self._shell, "-c", command))
+        # Cancelled half-way it would leave a process that nobody knows.
+        starting = asyncio.get_running_loop().create_task(self._create(launch, output))
+        try:
+            return await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            starting.add_done_callback(_terminate)
+            await asyncio.wait({starting})
+            if starting.exception() is None:
+                await _end(starting.result())
+            raise
 
-    async def _start(self, command: str, mark: str, output: int) -> asyncio.subprocess.Process:
+    async def _create(self, launch: Launch, output: int) -> asyncio.subprocess.Process:
         try:
             return await asyncio.create_subprocess_exec(
-                *(self._shell, "-c", command),
+                *launch.argv,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
                 cwd=self._workspace,
-                env={**self._environment, MARK_VARIABLE: mark},
+                env={**self._environment, **launch.variables},
                 start_new_session=True,
             )
         except FileNotFoundError:
@@ -145,14 +145,28 @@ class TerminalTools:
         except ValueError:  # includes UnicodeEncodeError
             raise ToolError("The command has a NUL character in it, or is not valid Unicode.") from None
 
-    async def _background_line(self, mark: str) -> str:
-        """Say what still runs."""
-        living = await asyncio.to_thread(find_processes, mark, None)
-        if not living:
-            self._marks.discard(mark)
-            return ""
-        names = ", ".join(f"{pid} {process_name(pid)}".rstrip() for pid in sorted(living)[:10])
-        return f"[still running in the background, until the server stops: {names}]"
+
+def _terminate(started: asyncio.Task[asyncio.subprocess.Process]) -> None:
+    if not started.cancelled() and started.exception() is None:
+        with contextlib.suppress(ProcessLookupError):
+            started.result().terminate()
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """Have the guard end it and everything it started: politely first, then not. When cancelled, at once."""
+    with contextlib.suppress(ProcessLookupError):
+        process.terminate()
+    try:
+        await asyncio.wait_for(process.wait(), 2 * GIVE_UP_SECONDS)
+    except asyncio.CancelledError:
+        with contextlib.suppress(ProcessLookupError):
+            process.terminate()
+        # Told twice, the guard does not wait for anybody; asyncio has to hear of it before the loop is closed.
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(process.wait(), DRAIN_SECONDS)
+        raise
+    except TimeoutError:
+        _log.warning("the processes of a command do not end: those of %d", process.pid)
 
 
 def clean_environment(environment: Mapping[str, str]) -> dict[str, str]:

@@ -9,16 +9,17 @@ import asyncio
 import importlib
 import re
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from holdfast import __version__
 from holdfast.errors import ToolError
 from holdfast.tools.subprograms import run_subprogram
 from holdfast.tools.threads import in_thread
 from holdfast.tools.web.addresses import is_public
 from holdfast.tools.web.charsets import decode_page
+from holdfast.version import __version__
 
 if TYPE_CHECKING:
     from aiohttp import ClientResponse, ClientSession
@@ -58,8 +59,8 @@ class PageFetcher:
         self._readable_seconds = readable_seconds
         self._has_client = False
 
-    async def fetch(self, address: str) -> FetchedPage:
-        """Fetch a page, and follow its redirects.
+    async def fetch(self, address: str, hosts: Collection[str] | None = None) -> FetchedPage:
+        """Fetch a page, and follow its redirects, to these hosts or patterns of them, else anywhere (S17).
 
         Raises:
             ToolError: it cannot be reached, may not be, or is not text.
@@ -82,6 +83,12 @@ class PageFetcher:
                     if answer.status not in _REDIRECTS or location is None:
                         return await self._read(answer, url)
                     url = url.join(_parse_url(location))
+                    host = _plain_host(url.host or "")
+                    if hosts is not None and host not in hosts and not any(fnmatchcase(host, each) for each in hosts):
+                        raise ToolError(
+                            f"{address[:200]} leads on to {_shown_url(url)}, on a host that neither the user nor the "
+                            "settings have named. It was not followed; fetching it needs approval."
+                        )
             except (ClientError, OSError, ValueError) as error:
                 # TimeoutError, an OSError, is only that of a connection here: the whole's comes as a cancellation.
                 if refused:

@@ -72,7 +72,7 @@ class WebTools:
         asked = parse_arguments(_KINDS, name, arguments)
         try:
             async with asyncio.timeout(self._seconds):
-                page = await self._fetcher.fetch(asked.url)
+                page = await self._fetcher.fetch(asked.url, context.hosts)
         except TimeoutError:
             raise ToolError(f"{asked.url[:200]} did not answer within {self._seconds:g} seconds.") from None
         return ToolResult(output=self._shown(page, asked.offset), failed=page.status >= 400)

@@ -8,11 +8,19 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import ClassVar
 
-from holdfast.errors import UpstreamError
+import msgspec
+
+from holdfast.errors import ProtocolError, UpstreamError
 from holdfast.events import Delta
 from holdfast.upstream.failures import failure_of_response
 from holdfast.upstream.port import ModelCall, Options
 from holdfast.upstream.protocols.stream_decoder import StreamDecoder
+
+
+class TokenCount(msgspec.Struct, frozen=True):
+    """How long a call is."""
+
+    input_tokens: int
 
 
 class Codec(ABC):
@@ -20,6 +28,8 @@ class Codec(ABC):
 
     path: ClassVar[str]
     """Appended to the provider's base URL."""
+    count_path: ClassVar[str | None] = None
+    """Where a call's tokens are counted before it is made (M1); None: the protocol has no such thing."""
     decoder: ClassVar[type[StreamDecoder]]
     """Made for the answer to one call."""
     lenient_decoder: ClassVar[type[StreamDecoder] | None] = None
@@ -35,6 +45,21 @@ class Codec(ABC):
     @abstractmethod
     def encode_request(self, call: ModelCall, *, stream: bool) -> bytes:
         """The body to post."""
+
+    def encode_count(self, call: ModelCall) -> bytes:
+        """The body to post to `count_path`; only for a protocol that has one."""
+        raise NotImplementedError
+
+    def parse_count(self, body: bytes) -> int:
+        """How many tokens a call has.
+
+        Raises:
+            ProtocolError: that is not said.
+        """
+        try:
+            return msgspec.json.decode(body, type=TokenCount).input_tokens
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise ProtocolError("The provider's answer is no count of tokens.") from error
 
     def left_out(self, options: Options) -> tuple[str, ...]:
         """What is asked for and does not reach the model."""

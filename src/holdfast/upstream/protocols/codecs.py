@@ -8,7 +8,11 @@ from typing import Final
 from holdfast.config import WireProtocol
 from holdfast.upstream.port import ModelCall
 from holdfast.upstream.protocols.anthropic.decode import AnthropicDecoder
-from holdfast.upstream.protocols.anthropic.encode import API_VERSION, encode_anthropic_request
+from holdfast.upstream.protocols.anthropic.encode import (
+    API_VERSION,
+    encode_anthropic_request,
+    encode_count_request,
+)
 from holdfast.upstream.protocols.chat_completions.decode import ChatCompletionsDecoder
 from holdfast.upstream.protocols.chat_completions.encode import ChatQuirks, encode_chat_request
 from holdfast.upstream.protocols.codec import Codec
@@ -17,6 +21,8 @@ from holdfast.upstream.protocols.responses.encode import encode_responses_reques
 
 SAMPLING: Final = frozenset({"frequency_penalty", "logit_bias", "presence_penalty", "seed", "verbosity"})
 """Options that only Chat Completions has all of."""
+TOP_K: Final = frozenset({"top_k"})
+"""What only Anthropic has. Some that imitate OpenAI have it too, but OpenAI refuses what it does not know."""
 
 
 class ChatCompletionsCodec(Codec):
@@ -27,7 +33,7 @@ class ChatCompletionsCodec(Codec):
 
     def __init__(self, quirks: ChatQuirks | None = None) -> None:
         self.quirks = quirks or ChatQuirks()
-        self.lacks = self.quirks.unsupported & SAMPLING
+        self.lacks = self.quirks.unsupported & SAMPLING | TOP_K
 
     def encode_request(self, call: ModelCall, *, stream: bool) -> bytes:
         """The body to post."""
@@ -38,7 +44,7 @@ class ResponsesCodec(Codec):
     """OpenAI Responses."""
 
     path = "/responses"
-    lacks = SAMPLING - {"verbosity"} | {"stop"}
+    lacks = SAMPLING - {"verbosity"} | {"stop"} | TOP_K
     decoder = ResponsesDecoder
     lenient_decoder = LenientResponsesDecoder
 
@@ -51,6 +57,7 @@ class AnthropicCodec(Codec):
     """Anthropic Messages."""
 
     path = "/messages"
+    count_path = "/messages/count_tokens"
     lacks = SAMPLING
     decoder = AnthropicDecoder
 
@@ -61,6 +68,10 @@ class AnthropicCodec(Codec):
     def encode_request(self, call: ModelCall, *, stream: bool) -> bytes:
         """The body to post."""
         return encode_anthropic_request(call, stream=stream)
+
+    def encode_count(self, call: ModelCall) -> bytes:
+        """The body to post to `count_path`."""
+        return encode_count_request(call)
 
 
 CODECS: Final[dict[WireProtocol, Codec]] = {

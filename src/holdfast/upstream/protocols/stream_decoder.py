@@ -34,6 +34,7 @@ class StreamDecoder(ABC):
         "_model",
         "_number_of_calls",
         "_sse",
+        "_stop_sequence",
         "done",
         "failure",
         "finished",
@@ -53,6 +54,7 @@ class StreamDecoder(ABC):
         self._halves: HalvedCharacters | None = None
         """From the first half of a character on."""
         self._finish: Finish | None = None
+        self._stop_sequence: str | None = None
         self._model = call.model
         self._number_of_calls = 0
         self._call_ids: set[str] = {
@@ -134,9 +136,10 @@ class StreamDecoder(ABC):
         deltas.append(ToolCallBegan(index=number, call_id=call_id, name=name))
         return number
 
-    def _finish_with(self, finish: Finish) -> None:
+    def _finish_with(self, finish: Finish, stop_sequence: str | None = None) -> None:
         """The finish reason: whatever happens to the connection now, the answer is whole."""
         self._finish = finish
+        self._stop_sequence = stop_sequence
         self.finished = True
 
     def _terminate(self, deltas: list[Delta]) -> None:
@@ -148,7 +151,8 @@ class StreamDecoder(ABC):
             # What the model wanted done was not done: that must not look like an answer.
             self.failure = ProtocolError("The provider says that the model called a tool, and sent no call.")
         else:
-            deltas.append(Answered(finish=self._finish, model=self._model, usage=self._usage()))
+            finish, ended_by = self._finish, self._stop_sequence
+            deltas.append(Answered(finish=finish, model=self._model, usage=self._usage(), stop_sequence=ended_by))
 
     def _take_all(self, frames: list[SseFrame], deltas: list[Delta]) -> None:
         for event, data, _ in frames:

@@ -64,7 +64,8 @@ def answer(method: str, params: dict[str, Any]) -> dict[str, Any] | None:
         case "tools/list":
             half = tools[:2] if params.get("cursor") is None else tools[2:]
             more = {"nextCursor": "2"} if params.get("cursor") is None else {}
-            return {"tools": [{"name": name, "inputSchema": schema} for name in half], **more}
+            hints = {"nap": {"annotations": {"readOnlyHint": True}}}
+            return {"tools": [{"name": name, "inputSchema": schema, **hints.get(name, {})} for name in half], **more}
         case "tools/call":
             return called(params["name"], params.get("arguments") or {})
         case _:

@@ -41,6 +41,7 @@ class _BlockDelta(msgspec.Struct, gc=False):
     signature: Any = None
     partial_json: Any = None
     stop_reason: str | None = None
+    stop_sequence: str | None = None
     stop_details: Any = None
 
 
@@ -100,7 +101,7 @@ class AnthropicDecoder(StreamDecoder):
             case "message_delta":
                 self._add_counts(step.usage)
                 if step.delta is not None and step.delta.stop_reason:
-                    self._add_finish(step.delta.stop_reason, step.delta.stop_details, deltas)
+                    self._add_finish(step.delta.stop_reason, step.delta.stop_sequence, step.delta.stop_details, deltas)
             case "message_stop":
                 self._terminate(deltas)
             case "error":
@@ -176,7 +177,7 @@ class AnthropicDecoder(StreamDecoder):
         if isinstance(usage, dict):
             self._counts.update({name: count for name, count in usage.items() if count is not None})
 
-    def _add_finish(self, reason: str, details: object, deltas: list[Delta]) -> None:
+    def _add_finish(self, reason: str, sequence: object, details: object, deltas: list[Delta]) -> None:
         finish = STOP_REASONS.get(reason)
         if finish is None:
             message = f"The provider ended the answer with the reason {reason[:80]!r}, which is not a normal end."
@@ -193,16 +194,16 @@ class AnthropicDecoder(StreamDecoder):
         explanation = details.get("explanation") if isinstance(details, dict) else None
         if finish == "refusal" and isinstance(explanation, str) and explanation and not self._has_text:
             deltas.append(TextAdded(text=explanation))
-        self._finish_with(finish)
+        self._finish_with(finish, sequence if isinstance(sequence, str) and finish == "stop" else None)
 
     def _usage(self) -> Usage:
         read = count_of(self._counts, "cache_read_input_tokens")
+        written = count_of(self._counts, "cache_creation_input_tokens")
         return Usage(
-            input_tokens=count_of(self._counts, "input_tokens")
-            + count_of(self._counts, "cache_creation_input_tokens")
-            + read,
+            input_tokens=count_of(self._counts, "input_tokens") + written + read,
             output_tokens=count_of(self._counts, "output_tokens"),
             cached_tokens=read,
+            cache_write_tokens=written,
             reasoning_tokens=count_of(self._counts, "output_tokens_details", "thinking_tokens"),
         )
 
@@ -222,4 +223,4 @@ class AnthropicDecoder(StreamDecoder):
             if isinstance(block, dict):
                 self._begin_block(index, block, deltas)
                 self._end_block(index, deltas)
-        self._add_finish(reason, message.get("stop_details"), deltas)
+        self._add_finish(reason, message.get("stop_sequence"), message.get("stop_details"), deltas)

@@ -53,11 +53,15 @@ def encode_anthropic_request(call: ModelCall, *, stream: bool) -> bytes:
     options = call.options
     model = generation_of(call.model)
     budget = None if model.adaptive_thinking else _budget_of(call)
+    system: Any = _encode_system(call.system, options.response_format, model)
+    messages = _encode_messages(call.messages)
+    if options.cache_lifetime is not None:
+        system = _keep(system, messages, options.cache_lifetime)
     body: dict[str, Any] = {
         "model": call.model,
         "max_tokens": options.max_output_tokens or model.max_output_tokens + (budget or 0),
-        "system": _encode_system(call.system, options.response_format, model),
-        "messages": _encode_messages(call.messages),
+        "system": system,
+        "messages": messages,
         "stream": stream,
         "thinking": _encode_thinking(options, model, budget),
         "output_config": _encode_output_config(options, model),
@@ -70,10 +74,32 @@ def encode_anthropic_request(call: ModelCall, *, stream: bool) -> bytes:
             body["temperature"] = min(options.temperature, 1.0)  # OpenAI's scale goes to 2.
         else:
             body["top_p"] = options.top_p  # One or the other: both together are refused.
+        body["top_k"] = options.top_k
     if call.tools:
         body["tools"] = [_encode_tool(tool, model) for tool in call.tools]
         body["tool_choice"] = _encode_tool_choice(options)
     return _encode({key: value for key, value in body.items() if value is not None})
+
+
+def encode_count_request(call: ModelCall) -> bytes:
+    """The body that asks how long a call is: what the model would read, and not how it should answer."""
+    model = generation_of(call.model)
+    body: dict[str, Any] = {
+        "model": call.model,
+        "system": _encode_system(call.system, call.options.response_format, model),
+        "messages": _encode_messages(call.messages),
+        "tools": [_encode_tool(tool, model) for tool in call.tools] or None,
+    }
+    return _encode({key: value for key, value in body.items() if value is not None})
+
+
+def _keep(system: str | None, messages: list[dict[str, Any]], lifetime: str) -> list[dict[str, Any]] | None:
+    """Marks how far the provider should keep what it reads: the whole of it, and what other conversations share."""
+    mark = {"type": "ephemeral"} if lifetime == "5m" else {"type": "ephemeral", "ttl": lifetime}
+    last = messages[-1]["content"][-1] if messages and messages[-1]["content"] else None
+    if last is not None and last["type"] not in ("thinking", "redacted_thinking"):
+        last["cache_control"] = mark
+    return [{"type": "text", "text": system, "cache_control": mark}] if system else None
 
 
 # Thinking and form.

@@ -287,6 +287,7 @@ class ResponsesDecoder(StreamDecoder):
             input_tokens=count_of(counts, "input_tokens"),
             output_tokens=count_of(counts, "output_tokens"),
             cached_tokens=count_of(counts, "input_tokens_details", "cached_tokens"),
+            cache_write_tokens=count_of(counts, "input_tokens_details", "cache_write_tokens"),
             reasoning_tokens=count_of(counts, "output_tokens_details", "reasoning_tokens"),
         )
 

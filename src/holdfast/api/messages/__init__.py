@@ -1,0 +1,1 @@
+"""POST /v1/messages, the Anthropic Messages API (M)."""

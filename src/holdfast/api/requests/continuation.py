@@ -1,0 +1,149 @@
+"""Where a conversation that a client has sent whole stands in what is stored (C11, M4, M5).
+
+A turn may call the client's tools and the server's, and the client be shown, or send back, only its own. When it sends
+the results, its copy of the conversation lacks what the server did in between, so the stored messages of those runs
+take the place of the client's copy of them. Sits on the store's port.
+"""
+
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from typing import Final
+
+import msgspec
+
+from holdfast.api.requests.conversation import SentConversation, is_answer
+from holdfast.aside import is_many, run_aside
+from holdfast.ids import CallId, NodeId, RunId, SessionId
+from holdfast.messages import AssistantMessage, Message, ToolCall, ToolMessage
+from holdfast.outcomes import RequiresAction
+from holdfast.runs.history import mend_results
+from holdfast.store.port import Kept
+from holdfast.store.records import PREVIEW_CHARACTERS, RunFilter, RunRecord, StoredMessage
+
+RECENT_RUNS: Final = 10
+"""How many runs of a session are looked at together."""
+WAITING_RUNS: Final = 100
+"""How far back the run is looked for that waits for these results: in the session of a client that has others work for
+it, these may have waited since."""
+
+
+class Continued(msgspec.Struct, frozen=True, kw_only=True):
+    """The run that waits for the results which a client has sent."""
+
+    head: NodeId
+    """The last message that it stored."""
+    path: Sequence[StoredMessage]
+    """All messages up to there."""
+
+
+async def find_continued(store: Kept, session: SessionId, conversation: SentConversation) -> Continued | None:
+    """The run that made the calls whose results are the input; None: there is none, or it is no matter of results.
+
+    Raises:
+        StoreUnavailableError: that cannot be known now.
+    """
+    given = {message.call_id for message in conversation.input if isinstance(message, ToolMessage)}
+    if not given:
+        return None
+    sent = {call.id: call for call in _calls_of(conversation.history)}
+    found: list[Continued] = []
+    likely: list[Continued] = []
+    async for record in _waiting_runs(store, session):
+        asked = set(record.outcome.calls) if isinstance(record.outcome, RequiresAction) else set()
+        answered = given & asked
+        if not answered or record.head is None:
+            continue
+        # Some providers begin to count anew in every conversation: the same id may stand for another's call.
+        path = await store.path(record.head)
+        made = {call.id: call for call in _calls_of(stored.message for stored in path if stored.run == record.id)}
+        found.append(Continued(head=record.head, path=path))
+        if all(call not in sent or _is_same(sent[call], made.get(call)) for call in answered):
+            if answered == given and asked <= sent.keys():
+                return found[-1]
+            # Another may have made all of these calls, and no others.
+            likely.append(found[-1])
+    # Some clients write down what they made of a call instead; then nobody else may have one of its id.
+    return next(iter(likely), found[0] if len(found) == 1 else None)
+
+
+async def _waiting_runs(store: Kept, session: SessionId) -> AsyncIterator[RunRecord]:
+    """The newest runs of a session that wait for their client, page by page: nearly always it is the first."""
+    chosen = RunFilter(session=session, outcome="requires_action", limit=RECENT_RUNS)
+    for _ in range(WAITING_RUNS // RECENT_RUNS):
+        page = await store.list_runs(chosen)
+        for record in page:
+            yield record
+        if len(page) < RECENT_RUNS:
+            return
+        chosen = msgspec.structs.replace(chosen, before=page[-1].id)
+
+
+def _calls_of(messages: Iterable[Message]) -> Iterator[ToolCall]:
+    for message in messages:
+        if isinstance(message, AssistantMessage):
+            yield from message.tool_calls
+
+
+def _is_same(sent: ToolCall, made: ToolCall | None) -> bool:
+    """Is it the call that was made? Clients write its arguments anew, and some add what was left to them."""
+    if made is None or sent.name != made.name:
+        return False
+    if sent.arguments == made.arguments:
+        return True
+    if not (sent.is_whole and made.is_whole):
+        return False
+    returned, written = (msgspec.json.decode(call.arguments.strip() or "{}") for call in (sent, made))
+    if isinstance(returned, dict) and isinstance(written, dict):
+        return written.items() <= returned.items()
+    return bool(returned == written)
+
+
+async def find_answered(store: Kept, session: SessionId, conversation: SentConversation) -> RunRecord | None:
+    """The newest run whose answer is the last that the client has sent; None: there is none, or it was another's.
+
+    Raises:
+        StoreUnavailableError: that cannot be known now.
+    """
+    said = ""
+    for message in reversed(conversation.history):
+        if not is_answer(message):
+            break
+        if isinstance(message, AssistantMessage):
+            said = message.text + said
+    if not said:
+        return None
+    for record in await store.list_runs(RunFilter(session=session, limit=RECENT_RUNS)):
+        if record.head and record.text == said[:PREVIEW_CHARACTERS]:
+            return record
+    return None
+
+
+async def restore_history(continued: Continued, conversation: SentConversation) -> tuple[Message, ...]:
+    """The client's history, with the server's own record of every run of which the client saw only a part."""
+    path, history = continued.path, conversation.history
+    return await run_aside(is_many(path) or is_many(history), _restore, path, history)
+
+
+def _restore(path: Sequence[StoredMessage], history: Sequence[Message]) -> tuple[Message, ...]:
+    by_call = _added_by_call(mend_results(path))
+    restored: list[Message] = []
+    for message in history:
+        calls = message.tool_calls if isinstance(message, AssistantMessage) else ()
+        found = (by_call[call.id] for call in calls if call.id in by_call and _is_same(call, by_call[call.id][0]))
+        restored += next((added for _, added in found), [message])
+    return tuple(restored)
+
+
+def _added_by_call(path: Sequence[StoredMessage]) -> dict[CallId, tuple[ToolCall, list[Message]]]:
+    """For each call: the call, and all that its run added to the conversation."""
+    added: dict[RunId | None, list[Message]] = {}
+    by_call: dict[CallId, tuple[ToolCall, list[Message]]] = {}
+    for stored in path:
+        if stored.unreadable:
+            continue
+        messages = added.setdefault(stored.run, [])
+        # A run's input comes first and is what the client sent; its own words begin with the first assistant message.
+        if messages or isinstance(stored.message, AssistantMessage):
+            messages.append(stored.message)
+        if isinstance(stored.message, AssistantMessage):
+            by_call |= {call.id: (call, messages) for call in stored.message.tool_calls}
+    return by_call

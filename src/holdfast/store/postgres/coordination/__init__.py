@@ -1,0 +1,1 @@
+"""What servers on one PostgreSQL agree on: leases, commands, notices (R17)."""
