@@ -2,7 +2,7 @@
 
 PYTHON ?= python3
 ARGS ?=
-WORKERS ?= 2
+WORKERS ?= 3
 COVERAGE_MIN ?= 85
 
 UV_VERSION := 0.13.7
