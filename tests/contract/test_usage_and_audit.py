@@ -4,12 +4,14 @@ import asyncio
 import hashlib
 import re
 import time
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+import holdfast
 from holdfast.chaos.reply import tool_call
 from holdfast.config import (
     AgentSettings,
@@ -83,6 +85,23 @@ async def test_the_key_that_asks_an_agent_has_used_what_that_agent_has_asked_of_
         assert (await team.alice.chat(model="lead")).status == 200
         assert await used(team.alice) == await used(team.admin)
         assert await used(team.alice) == [row("alice", agent="lead"), row("alice", agent="writer")]
+
+
+async def test_what_an_agent_of_ones_own_says_that_it_has_used_is_counted_for_who_asked_it() -> None:
+    """S13.a, S12.m: under the agent's name, also after its last word; a day's limit sees it."""
+
+    async def counting(run: holdfast.Run) -> AsyncIterator[str]:
+        run.usage(input=900, cached=400)
+        yield "Hi"
+        run.usage(input=100, output=100)
+
+    async with a_team(own=[counting]) as team:
+        key = await team.make_key("dora", tokens_per_day=2_000)
+        for _ in range(2):
+            assert (await key.chat()).status == 200
+        assert await used(key) == [row("dora", 2, agent="counting", model="counting")]
+        refused = await key.chat()
+        assert (refused.status, refused.error["code"]) == (429, "tokens_per_day")
 
 
 async def test_cost_is_shown_where_a_price_is_known() -> None:
