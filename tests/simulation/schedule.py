@@ -27,6 +27,8 @@ MakeStore = Callable[[SharedMemory], SharedMemoryStore]
 CHAOS_SECONDS = 25.0
 END_SECONDS = 400.0
 """More than any run takes, with all that may hold it up, once everybody is well."""
+LEAVING_SECONDS = 15.0
+"""More than a server takes to go that reaches the database, however slow that is."""
 
 
 class LawError(AssertionError):
@@ -260,10 +262,14 @@ class Schedule:
             await peer.supervisor.drain(self.chance.random())
             await peer.supervisor.aclose()
 
+        is_cut_off = peer.name in self.site.weather.cut
         try:
-            await on(peer, shut_down, 60)
-        except (LostConnectionError, HoldfastError):
+            await on(peer, shut_down, 60 if is_cut_off else LEAVING_SECONDS)
+        except HoldfastError:
             pass
+        except LostConnectionError:
+            if not is_cut_off:
+                raise LawError(f"{peer.name} was told to go, and is still there") from None
         peer.server.is_dead = True
         if all(other.server.is_dead for other in self.site.peers):
             await self.site.open()

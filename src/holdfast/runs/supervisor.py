@@ -344,7 +344,7 @@ class Supervisor:
         """R9: let running work finish, then let go of what may be resumed (R16), and interrupt and save the rest."""
         self.begin_shutdown()
         if self.cluster is not None:
-            self.cluster.stop_claiming()
+            await self.cluster.stop_claiming()
         await self._take_up.aclose()
         until = asyncio.get_running_loop().time() + grace_seconds
         # Again and again: one that is still being saved has the task that executes it only after that.

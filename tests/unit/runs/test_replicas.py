@@ -26,7 +26,7 @@ from holdfast.runs.supervisor import Supervisor
 from holdfast.runs.telemetry.metrics import Metrics
 from holdfast.store.coordination import Reading, ReplicaId
 from holdfast.store.memory.shared import SharedMemory, SharedMemoryStore
-from holdfast.store.records import IdempotencyKey
+from holdfast.store.records import IdempotencyKey, RunRecord
 from holdfast.testing import ManualClock
 from tests.runs_world import FEW, ScriptedTools, calls_tool, outcome_of, read_all, read_until
 from tests.unit.runs.test_any_order import DrivenUpstream
@@ -38,11 +38,21 @@ class LossyStore(SharedMemoryStore):
     """A connection to the database, which may be away."""
 
     is_away = False
+    claims = asyncio.Event()
+    """When it may hear of what it has claimed; set, unless a test holds it up."""
+    claims.set()
+    has_claimed = False
 
     async def renew(self) -> None:
         if self.is_away:
             raise StoreUnavailableError("the database is away")
         await super().renew()
+
+    async def claim(self, limit: int) -> list[RunRecord]:
+        claimed = await super().claim(limit)
+        self.has_claimed = self.has_claimed or bool(claimed)
+        await self.claims.wait()
+        return claimed
 
 
 class Peer:
@@ -316,6 +326,32 @@ async def test_a_deploy_hands_a_run_to_another_server_at_once() -> None:
         assert [e.text for e in log if isinstance(e, TextAdded)] == ["a ", "b ", "c "]
         assert [(e.attempt, e.reason) for e in log if isinstance(e, RunResumed)] == [(2, "handed_over")]
         assert log == await two.read(run)
+
+
+async def test_a_server_on_its_way_out_does_not_keep_what_it_was_about_to_take_up() -> None:
+    """R16.a, R16.d: it is gone before long, and the run goes on with those that stay."""
+    async with site() as it:
+        one, two = await it.open("one"), await it.open("two")
+        run = await one.start()
+        await one.start()  # It waits for its turn, and would for ever where the run before it is not.
+        one.say("a ")
+        await read_until(await two.supervisor.subscribe(run), TextAdded)
+        two.store.claims = asyncio.Event()
+        await one.supervisor.aclose()
+        async with asyncio.timeout(1):
+            while not two.store.has_claimed:
+                await asyncio.sleep(0.001)
+        leaving = asyncio.get_running_loop().create_task(two.supervisor.aclose())
+        await asyncio.sleep(0)
+        two.store.claims.set()
+        await asyncio.wait_for(leaving, 2)
+        assert two.supervisor.registry.all == ()
+        three = await it.open("three")
+        three.finish()
+        three.finish()
+        log = await three.read(run)
+        assert outcome_of(log) == Completed()
+        assert [e.attempt for e in log if isinstance(e, RunResumed)] == [2]
 
 
 async def test_a_server_that_is_fenced_ends_its_copies_and_serves_again() -> None:

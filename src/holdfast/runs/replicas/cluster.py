@@ -49,9 +49,7 @@ class Cluster:
             introduction=self.introduction,
             lease_seconds=self._lease_seconds,
         )
-        if not claims:
-            self._membership.stop_claiming()
-        await self._membership.start()
+        await self._membership.start(claims=claims)
 
     @property
     def is_certain(self) -> bool:
@@ -63,10 +61,10 @@ class Cluster:
         if self._membership is not None:
             await self._membership.hold_lease()
 
-    def stop_claiming(self) -> None:
+    async def stop_claiming(self) -> None:
         """R16: take up nothing more."""
         if self._membership is not None:
-            self._membership.stop_claiming()
+            await self._membership.stop_claiming()
 
     async def release(self, run: RunId) -> None:
         """R16: let another server have a run. Raises StoreError."""

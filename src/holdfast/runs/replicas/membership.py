@@ -86,15 +86,14 @@ class Membership:
         self._fences_from = self._renewed_at
         self._holding = asyncio.Lock()
         self._claims = asyncio.Event()
-        self._claims_more = True
         self._taking: set[RunId] = set()
         """Claimed, and not taken up yet."""
         self._orphans: set[RunId] = set()
         self._renewing: asyncio.Task[None] | None = None
         self._claiming: asyncio.Task[None] | None = None
 
-    async def start(self) -> None:
-        """Join the others, and take up what nobody has.
+    async def start(self, *, claims: bool) -> None:
+        """Join the others, and take up what nobody has, if it `claims`.
 
         Raises:
             StoreUnavailableError: the store cannot be reached.
@@ -103,8 +102,9 @@ class Membership:
         await self._join()
         loop = asyncio.get_running_loop()
         self._renewing = loop.create_task(self._renew(), name="lease")
-        self._claiming = loop.create_task(self._claim(), name="taking up runs of others")
-        self._claims.set()
+        if claims:
+            self._claiming = loop.create_task(self._claim(), name="taking up runs of others")
+            self._claims.set()
 
     async def _join(self) -> None:
         who, began = self._introduction, self._clock.monotonic()
@@ -112,16 +112,22 @@ class Membership:
         self._renewed_at = began
         logger.info("joined the other servers as %s (%d)", who.name, me)
 
-    def stop_claiming(self) -> None:
-        """R16: this server is on its way out, and takes up nothing more."""
-        self._claims_more = False
+    async def stop_claiming(self) -> None:
+        """R16: this server is on its way out, and takes up nothing more once this returns.
+
+        What it was just about to take up is an orphan, and let go of as such, at the latest when it leaves.
+        """
+        if self._claiming is not None:
+            self._claiming.cancel()
+            await asyncio.wait([self._claiming])
+            self._taking.clear()
 
     async def aclose(self) -> None:
         """Leave the others."""
-        for task in (self._renewing, self._claiming):
-            if task is not None:
-                task.cancel()
-                await asyncio.wait([task])
+        await self.stop_claiming()
+        if self._renewing is not None:
+            self._renewing.cancel()
+            await asyncio.wait([self._renewing])
         for part in (self._inbox, self._elsewhere, self._lanes):
             await part.aclose()
         try:
@@ -229,7 +235,7 @@ class Membership:
             await self._claims.wait()
             self._claims.clear()
             try:
-                while self._claims_more and not self._registry.is_full:
+                while not self._registry.is_full:
                     records = await self._store.claim(CLAIM_RUNS)
                     self._taking = {record.id for record in records}
                     for record in records:

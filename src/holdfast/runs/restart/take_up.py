@@ -58,11 +58,13 @@ class TakeUp:
             self._task = asyncio.get_running_loop().create_task(self.ensure_all(), name="taking up runs")
 
     async def aclose(self) -> None:
-        """Stop; what is left waits for the next start."""
+        """Stop; what is left waits for the next start. Nothing is taken up any more once this returns."""
         self._left.clear()
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
+        async with self._lock:
+            pass  # Somebody who asked for a run may be taking it up.
 
     async def ensure(self, run: RunId) -> None:
         """See that a run which waits is live."""
