@@ -15,7 +15,8 @@ from starlette.types import ASGIApp
 from holdfast.agents.declared import Agent
 from holdfast.agents.request import RunRequest
 from holdfast.api.requests.targets import find_target
-from holdfast.assembly import own_agents
+from holdfast.assembly.own import own_agents
+from holdfast.assembly.place import Place
 from holdfast.cli.environment import read_environment
 from holdfast.cli.startup import choose_model
 from holdfast.errors import RequestError
@@ -219,9 +220,7 @@ async def open(
         chosen = msgspec.structs.replace(chosen, model=choose_model(loaded, environment)[0])
     opening = open_server(
         chosen,
-        data_dir=data_directory(environment),
-        environment=environment,
-        settings_file=loaded.path,
+        Place(data_directory(environment), environment, loaded.path),
         agents=own_agents(agents),
         parts=parts,
     )

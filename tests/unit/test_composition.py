@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 
 from holdfast.agents.request import RunRequest
+from holdfast.assembly.place import Place
 from holdfast.config import AgentSettings, LimitSettings, NamedAgentSettings, SandboxKind, Settings
 from holdfast.errors import RequestError, StoreUnavailableError
 from holdfast.events import ApprovalAsked, Event, ToolFinished
 from holdfast.ids import SessionId, make_run_id
 from holdfast.messages import user_says
 from holdfast.outcomes import Completed, Incomplete
-from holdfast.server import Parts, open_server, sandbox_places
+from holdfast.server import Parts, open_server
 from holdfast.store.memory import MemoryStore
 from holdfast.testing.upstream import ScriptedUpstream, Turn, says
 from holdfast.tools.sandbox.choose import ChosenSandbox
@@ -46,7 +47,7 @@ async def run(
     """One run on a server that is opened for it."""
     upstream = ScriptedUpstream(turns)
     parts = Parts(upstream=upstream, store=MemoryStore())
-    async with open_server(settings, data_dir=data_dir, environment=environment or {}, parts=parts) as server:
+    async with open_server(settings, Place(data_dir, environment or {}), parts=parts) as server:
         started = await server.service.supervisor.start(asking(**changes))
         return await read_all(started.subscription), upstream
 
@@ -111,7 +112,7 @@ async def test_tools_of_others_are_bounded_too(tmp_path: Path, agent: str) -> No
     turns: list[Turn] = [asks_for(("echo", json.dumps({"text": "x" * 5000}))), says("ok")]
     parts = Parts(upstream=ScriptedUpstream(turns), store=MemoryStore(), tools=[ScriptedTools()])
     settings = set_for(agent, max_tool_output_bytes=1000)
-    async with open_server(settings, data_dir=tmp_path, environment={}, parts=parts) as server:
+    async with open_server(settings, Place(tmp_path, {}), parts=parts) as server:
         events = await read_all((await server.service.supervisor.start(asking(agent=agent))).subscription)
     assert 100 < output_of(events).count("x") <= 1000
 
@@ -133,7 +134,7 @@ async def test_the_default_agents_sandbox_is_nobody_elses(tmp_path: Path, agent:
     turns: list[Turn] = [asks_for(("terminal", '{"command": "echo here"}')), says("ok")]
     parts = Parts(upstream=ScriptedUpstream(turns), store=MemoryStore())
     found = ChosenSandbox(sandbox=Elsewhere(), network=True)
-    async with open_server(settings, data_dir=tmp_path, environment={}, parts=parts, sandbox=found) as server:
+    async with open_server(settings, Place(tmp_path, {}), parts=parts, sandbox=found) as server:
         events = await read_all((await server.service.supervisor.start(asking(agent=agent))).subscription)
     assert output_of(events) == said
 
@@ -146,7 +147,7 @@ def test_a_sandbox_sees_what_is_set_and_nothing_of_what_servers_live_by(tmp_path
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
     settings = Settings(agent=AgentSettings(workspace=str(work), sandbox_paths=("/srv/models",)))
-    places = sandbox_places(settings, data, {"HOME": str(home), "PATH": "/opt/bin"}, own[0])
+    places = Place(data, {"HOME": str(home), "PATH": "/opt/bin"}, own[0]).sandboxed(settings)
     assert (places.workspace, places.more, places.path, places.home) == (work, ("/srv/models",), "/opt/bin", str(home))
     hidden = places.hidden([str(tmp_path)])
     assert {str(own[0]), str(own[1]), str(own[2].parent), str(data)} <= set(hidden)
@@ -193,9 +194,9 @@ async def test_a_store_is_one_servers_until_it_is_closed_and_its_commits_are_cou
     first = asking()
     for round_ in range(2):
         parts = Parts(upstream=ScriptedUpstream([says("kept")]))
-        async with open_server(Settings(), data_dir=tmp_path, environment={}, parts=parts) as server:
+        async with open_server(Settings(), Place(tmp_path, {}), parts=parts) as server:
             with pytest.raises(StoreUnavailableError, match="in use by another Holdfast"):
-                async with open_server(Settings(), data_dir=tmp_path, environment={}):
+                async with open_server(Settings(), Place(tmp_path, {})):
                     pass
             supervisor, registry = server.service.supervisor, server.service.metrics.registry
             if round_ == 0:
@@ -209,7 +210,7 @@ async def test_a_server_that_is_closing_takes_no_new_runs(tmp_path: Path) -> Non
     upstream, gate = ScriptedUpstream(), asyncio.Event()
     upstream.add([gate, *says("whole")])
     parts = Parts(upstream=upstream, store=MemoryStore())
-    async with open_server(Settings(), data_dir=tmp_path, environment={}, parts=parts) as server:
+    async with open_server(Settings(), Place(tmp_path, {}), parts=parts) as server:
         supervisor = server.service.supervisor
         started = await supervisor.start(asking())
         await upstream.asked()

@@ -15,9 +15,9 @@ from typing import Final, Literal
 import aiohttp
 import msgspec
 
+from holdfast.assembly.tool_sets import chosen_tools, settings_of_agents
 from holdfast.config import Settings
 from holdfast.errors import ConfigError, StoreError
-from holdfast.server import chosen_tools, settings_of_agents
 from holdfast.serving.listeners import MIN_KEY_CHARACTERS, is_loopback, is_strong, resolve
 from holdfast.settings import database_path, store_kind
 from holdfast.store.postgres.connections.database import Database, DatabaseConnection, is_of_driver

@@ -115,9 +115,7 @@ async def _open_here(options: ClientOptions, model: str | None) -> AsyncIterator
     settings = msgspec.structs.replace(startup.settings, server=own)
     async with open_server(
         settings,
-        data_dir=startup.data_dir,
-        environment=startup.environment,
-        settings_file=startup.loaded.path,
+        startup.place,
         # It is gone with its user's question; long work waits for a server that stays.
         takes_up=False,
     ) as server:

@@ -11,9 +11,10 @@ from typing import Final
 
 import msgspec
 
+from holdfast.assembly.place import Place
+from holdfast.assembly.tool_sets import chosen_tools, settings_of_agents
 from holdfast.config import Settings
 from holdfast.errors import ConfigError, UntrustedError
-from holdfast.server import chosen_tools, sandbox_places, settings_of_agents
 from holdfast.settings import Loaded, TrustedFiles, data_directory, load_settings
 from holdfast.settings.check import BUILT_IN_MODELS
 from holdfast.tools.sandbox.choose import ChosenSandbox, choose_sandbox
@@ -41,8 +42,7 @@ class Startup(msgspec.Struct, frozen=True, kw_only=True):
     loaded: Loaded
     because: str
     """Why this model."""
-    data_dir: Path
-    environment: Mapping[str, str]
+    place: Place
 
 
 def prepare(flags: Mapping[str, object], config: Path | None, environment: Mapping[str, str]) -> Startup:
@@ -59,8 +59,7 @@ def prepare(flags: Mapping[str, object], config: Path | None, environment: Mappi
         settings=msgspec.structs.replace(loaded.settings, model=model),
         loaded=loaded,
         because=because,
-        data_dir=data_dir,
-        environment=environment,
+        place=Place(data_dir, environment, loaded.path),
     )
 
 
@@ -130,11 +129,7 @@ def find_sandboxes(startup: Startup) -> dict[str, ChosenSandbox]:
         ConfigError: the settings name a sandbox that does not work here.
     """
     return {
-        name: choose_sandbox(
-            mine.agent,
-            sandbox_places(mine, startup.data_dir, startup.environment, startup.loaded.path),
-            startup.environment,
-        )
+        name: choose_sandbox(mine.agent, startup.place.sandboxed(mine), startup.place.environment)
         for name, mine in settings_of_agents(startup.settings).items()
         if "terminal" in chosen_tools(mine)
     }

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from holdfast.assembly import own_agents
+from holdfast.assembly.own import own_agents
+from holdfast.assembly.place import Place
 from holdfast.config import AgentSettings, Settings
 from holdfast.server import Parts, Server, open_server
 from holdfast.serving.on_uvicorn import listening
@@ -49,9 +50,7 @@ async def open_local_server(
     """
     with tempfile.TemporaryDirectory() as folder:
         where = data_dir or Path(folder)
-        opening = open_server(
-            settings, data_dir=where, environment=environment or {}, parts=parts, agents=own_agents(agents)
-        )
+        opening = open_server(settings, Place(where, environment or {}), parts=parts, agents=own_agents(agents))
         async with opening as server:
             async with listening(server.app, lends=lends, settings=settings.server) as url:
                 yield LocalServer(server, url)

@@ -13,6 +13,7 @@ from typing import Annotated, Final
 import msgspec
 import typer
 
+from holdfast.assembly.place import Place
 from holdfast.cli.checks import (
     Check,
     CheckState,
@@ -30,12 +31,9 @@ from holdfast.cli.environment import read_environment
 from holdfast.cli.options import ConfigOption
 from holdfast.cli.startup import choose_model, load
 from holdfast.cli.terminal.console import print_json, take_any_text
-from holdfast.config import Settings
 from holdfast.errors import ConfigError, UntrustedError
-from holdfast.server import sandbox_places
 from holdfast.settings import data_directory
 from holdfast.tools.sandbox.choose import McpSandboxes
-from holdfast.tools.sandbox.places import Places
 from holdfast.version import __version__
 
 _MARKS: Final[dict[CheckState, str]] = {"ok": "✓", "warning": "!", "problem": "✗"}
@@ -78,19 +76,17 @@ async def _look(config: Path | None, environment: Mapping[str, str]) -> list[Che
     model, because = choose_model(loaded, environment)
     settings = msgspec.structs.replace(loaded.settings, model=model)
 
-    def places_of(mine: Settings) -> Places:
-        return sandbox_places(mine, data_directory(environment), environment, loaded.path)
-
-    mcp = McpSandboxes(settings.agent, places_of(settings), environment)
+    place = Place(data_directory(environment), environment, loaded.path)
+    mcp = McpSandboxes(settings.agent, place.sandboxed(settings), environment)
     return [
         Check(name="config", state="ok", text=found),
         *(Check(name="config", state="warning", text=warning) for warning in loaded.warnings),
         check_address(settings),
         check_model(settings, because),
         *[check async for check in check_providers(settings, environment)],
-        await check_store(settings, data_directory(environment)),
+        await check_store(settings, place.data_dir),
         *check_agents(settings, check_workspace),
-        *check_agents(settings, lambda mine: check_sandbox(mine, places_of(mine), environment)),
+        *check_agents(settings, lambda mine: check_sandbox(mine, place.sandboxed(mine), environment)),
         *[check async for check in check_mcp(settings, mcp)],
         check_page(),
     ]

@@ -18,7 +18,7 @@ import typer
 import uvloop
 
 from holdfast.agents.declared import Agent
-from holdfast.assembly import OwnAgent, load_own_agents
+from holdfast.assembly.own import OwnAgent, load_own_agents
 from holdfast.cli.environment import read_environment
 from holdfast.cli.options import ConfigOption
 from holdfast.cli.reload import serve_again_and_again
@@ -81,7 +81,7 @@ def serve(
         raise typer.Exit(_serve_again_and_again(port))
     flags = {"server.host": host, "server.port": port, "server.dialect": dialect, "model": model}
     startup = prepare(flags, config, read_environment())
-    enabled, variable = read_enabled(startup.environment, startup.settings.server.dialect)
+    enabled, variable = read_enabled(startup.place.environment, startup.settings.server.dialect)
     if not enabled:
         raise ConfigError(f"{variable} is false, so the server does not start. Take it away, or set it to true.")
     if startup.settings.model.partition("/")[0] == "chaos" and not chaos:
@@ -152,9 +152,7 @@ async def _serve(plan: Plan, listeners: list[socket.socket], ready: Callable[[],
     url = make_url(server_settings.host, listeners[0].getsockname()[1])
     async with open_server(
         startup.settings,
-        data_dir=startup.data_dir,
-        environment=startup.environment,
-        settings_file=startup.loaded.path,
+        startup.place,
         chaos=plan.chaos,
         sandbox=plan.sandboxes.get(""),
         url=url,
@@ -191,7 +189,7 @@ def _announce(plan: Plan, url: str, *, workers: int = 1) -> None:
         typer.echo(f"  agents {', '.join(agents)}")
     if plan.needs_model:
         typer.echo(f"  model  {settings.model} ({startup.because})")
-    for model, problem in find_unaskable(settings, startup.environment).items():
+    for model, problem in find_unaskable(settings, startup.place.environment).items():
         typer.echo(f"         {model} CANNOT BE ASKED: {problem}")
         _log.warning("The model %s cannot be asked, so its runs will fail. %s", model, problem)
     if plan.chaos:
@@ -218,7 +216,7 @@ def _describe_store(startup: Startup) -> str:
     store = startup.settings.store
     if store_kind(store.url) == "memory":
         return "in memory: gone when the server stops"
-    return str(database_path(store, startup.data_dir) or show_url(store.url))
+    return str(database_path(store, startup.place.data_dir) or show_url(store.url))
 
 
 def _settle_memory() -> None:
