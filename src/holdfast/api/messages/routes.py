@@ -18,7 +18,7 @@ from holdfast.api.messages.estimate import estimate_tokens
 from holdfast.api.messages.schema import MessagesBody, MessagesRequest, parse_messages_request
 from holdfast.api.problems import REQUEST_ID
 from holdfast.api.requests.body import read_parsed
-from holdfast.api.requests.continuation import find_answered, find_continued, restore_history
+from holdfast.api.requests.continuation import find_answered, find_continued, restore_hidden, restore_history
 from holdfast.api.requests.headers import add_warnings, check_header_text, header_text, header_value
 from holdfast.api.requests.idempotency import fingerprint_request
 from holdfast.api.requests.options import warn_of_left_out
@@ -122,8 +122,9 @@ async def _place(service: Service, wanted: RunRequest, asked: MessagesRequest) -
         history = await restore_history(continued, talk)
         return msgspec.structs.replace(wanted, history=history, parent=continued.head)
     answered = await find_answered(service.store, wanted.session, talk)
-    if answered is not None:
-        return msgspec.structs.replace(wanted, parent=answered.head)
+    if answered is not None and answered.head is not None:
+        history = await restore_hidden(service.store, answered.head, talk)
+        return msgspec.structs.replace(wanted, history=history, parent=answered.head)
     # A new conversation, or one that the client has rewritten: a path of its own.
     return msgspec.structs.replace(wanted, rooted=True)
 
