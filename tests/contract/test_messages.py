@@ -193,6 +193,35 @@ async def test_what_is_asked_for_and_not_done_is_named() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("protocol", "model", "fields", "named"),
+    [
+        ("chat_completions", "m-1", {"service_tier": "standard_only"}, "service_tier"),
+        ("chat_completions", "m-1", {"diagnostics": {"previous_message_id": "msg_1"}}, "diagnostics"),
+        ("chat_completions", "m-1", {"fallback_credit_token": "x", "billing_policy": {"bill_to": "user_profile"}}, ""),
+        ("chat_completions", "m-1", {"output_config": {"task_budget": {"total": 9}}}, "output_config.task_budget"),
+        ("responses", "m-1", {"stop_sequences": ["END"]}, "stop_sequences"),
+        ("anthropic_messages", "m-1", {"stop_sequences": ["END", " "]}, "stop_sequences"),
+        ("anthropic_messages", "m-1", {"temperature": 0.5, "top_p": 0.5}, "top_p"),
+        ("anthropic_messages", "claude-opus-5", {"temperature": 0, "top_k": 0}, "temperature, top_k"),
+        ("anthropic_messages", "m-1", {"thinking": {"type": "adaptive"}, "temperature": 0.5}, "thinking"),
+        ("anthropic_messages", "m-1", {"output_config": {"effort": "low"}}, "output_config.effort"),
+        ("anthropic_messages", "m-1", {"thinking": {"type": "enabled", "budget_tokens": 600}, "top_p": 0.5}, "top_p"),
+        ("anthropic_messages", "m-1", {"thinking": {"type": "disabled"}, "service_tier": "auto"}, None),
+    ],
+)
+async def test_what_a_model_does_not_take_is_named_as_the_client_calls_it(
+    protocol: WireProtocol, model: str, fields: dict[str, Any], named: str | None
+) -> None:
+    """M1.c, M1.g: also what only some of a provider's models take, or not together with the rest of the request."""
+    async with serving([Reply(text="Hi")], protocol=protocol) as world:
+        answer = await ask(world.client, model=f"scripted/{model}", **fields)
+    assert answer.status == 200, answer.body
+    named = ", ".join(sorted(fields)) if named == "" else named
+    told = None if named is None else f"These parameters do not reach the model and were left out: {named}."
+    assert answer.headers.get("X-Holdfast-Warning") == told
+
+
 async def test_what_is_named_fits_into_a_header() -> None:
     """M1.c: however many tools there are that nobody here can carry out."""
     tools = [{"type": "of_anthropic_s", "name": f"{number:0100d}"} for number in range(500)]

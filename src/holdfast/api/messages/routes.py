@@ -43,6 +43,7 @@ from holdfast.runs.start import Started
 from holdfast.upstream.port import Options
 
 CLAUDE_CODE_SESSION: Final = "X-Claude-Code-Session-Id"
+NAMED_KINDS: Final = 10
 ESTIMATED: Final = "input_tokens is an estimate: the model's provider has not counted them."
 
 
@@ -57,8 +58,8 @@ async def create_message(request: Request) -> Response:
     kept, label = _name_sessions(service, request, asked)
     memory = session_key(service, request)
     wanted, warning = await _make_request(service, request, asked, kept, label, memory)
-    left_out = warn_of_left_out(service.router, wanted.model, asked.options, asked.ignored)
-    warning = " ".join(filter(None, (warning, left_out))) or None
+    left_out = warn_of_left_out(service.router, wanted.model, asked.options, asked.ignored, asked.names)
+    warning = " ".join(filter(None, (warning, left_out, _warn_of_unread(asked)))) or None
     fingerprint = fingerprint_request(request, body, kept or label or "", memory or "")
     started = await start_run(service, request, wanted, fingerprint)
     headers = start_headers(service, request, started, warning=warning)
@@ -153,6 +154,11 @@ def _describe_run(request: Request, asked: MessagesRequest, target: Target, sess
         trace_parent=trace_parent(request),
         metadata=asked.metadata,
     )
+
+
+def _warn_of_unread(asked: MessagesRequest) -> str | None:
+    kinds = ", ".join(kind[:100] for kind in sorted(asked.unread)[:NAMED_KINDS])
+    return f"These blocks cannot be read here; the model is told in a few words: {kinds}." if kinds else None
 
 
 def _within_limit(options: Options, limit: int | None) -> Options:
