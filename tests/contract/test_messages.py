@@ -9,7 +9,7 @@ import pytest
 from holdfast.config import AgentSettings, ServerSettings, WireProtocol
 from holdfast.messages import Usage
 from holdfast.testing import Fault, Reply, tool_call
-from tests.messages_world import MESSAGES, THEIRS, ask, asking, events_of, fold, message_of
+from tests.messages_world import MESSAGES, THEIRS, ask, asking, events_of, message_of
 from tests.serving import KEY, serving
 
 PROTOCOLS: list[WireProtocol] = ["chat_completions", "responses", "anthropic_messages"]
@@ -247,13 +247,28 @@ async def test_an_unknown_model_is_refused_where_the_server_is_strict() -> None:
     assert answer.json["error"]["type"] == "not_found_error"
 
 
-async def test_a_fallback_that_answers_is_named_at_the_end() -> None:
-    """M2.a: the message has begun under the first model's name; the extras say which one was behind it (U15)."""
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_message_has_the_name_of_the_model_that_has_answered(stream: bool) -> None:
+    """M2.c, U15.b: streamed as well as plain, also where that is a fallback, which is known by its first word."""
     script = [Reply(fault=Fault("status", 500)), Reply(text="I am the second.")]
     async with serving(script, fallbacks=("scripted/m-2",)) as world:
-        message, error = fold(events_of(await ask(world.client, stream=True)))
-    assert error is None
-    assert (message["model"], message["holdfast"]) == ("scripted/m-1", {"model": "scripted/m-2"})
+        answer = await ask(world.client, stream=stream)
+    assert (message_of(answer)["model"], answer.headers["X-Holdfast-Model"]) == ("scripted/m-2", "scripted/m-2")
+    assert "holdfast" not in message_of(answer)
+
+
+async def test_a_fallback_that_comes_late_is_named_at_the_end() -> None:
+    """M2.a: the message has begun under the first model's name; the extras say which one was behind it (U15)."""
+    script = [Reply(fault=Fault("status", 500), hold_after=-1), Reply(text="I am the second.")]
+    server = ServerSettings(keepalive_seconds=0.05)
+    async with serving(script, fallbacks=("scripted/m-2",), server=server) as world:
+        async with world.client.opened("POST", MESSAGES, asking(stream=True)) as response:
+            head = await response.content.readuntil(b"message_start")
+            await response.content.readuntil(b"ping")
+            world.provider.requests[0].release()
+            rest = await response.content.read()
+    assert b"message_start" in head
+    assert b'"stop_reason":"end_turn"' in rest and b'"holdfast":{"model":"scripted/m-2"}' in rest
 
 
 async def test_the_root_answers_head_without_a_key() -> None:

@@ -69,7 +69,9 @@ async def create_message(request: Request) -> Response:
         seconds = service.settings.server.keepalive_seconds
         await await_beginning(started.subscription, request.receive, look, seconds)
         if not look.has_failed:
-            return _stream(service, asked, started, headers)
+            model = look.fell_back_to or started.record.model
+            headers[service.dialect.header("Model")] = header_value(model)
+            return _stream(service, asked, started, model, headers)
     message = PlainMessage(asked.tools.names)
     await await_end(started.subscription, request.receive, message)
     return _tell(service, request, started, message, headers)
@@ -169,10 +171,12 @@ def _within_limit(options: Options, limit: int | None) -> Options:
     return msgspec.structs.replace(options, max_output_tokens=limit)
 
 
-def _stream(service: Service, asked: MessagesRequest, started: Started, headers: dict[str, str]) -> Response:
+def _stream(
+    service: Service, asked: MessagesRequest, started: Started, model: str, headers: dict[str, str]
+) -> Response:
     encoder = MessageEncoder(
         started.run,
-        model=started.record.model,
+        model=model,
         answers_as=started.record.answers_as,
         dialect=service.dialect,
         names=asked.tools.names,
