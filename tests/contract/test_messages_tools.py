@@ -241,6 +241,18 @@ async def test_what_the_server_did_is_known_for_as_long_as_its_client_s_call_is(
         ]
 
 
+async def test_what_a_provider_wants_back_of_a_call_goes_back_for_as_long_as_the_call_does() -> None:
+    """M4.c, U3: this API has no place for it, so the stored record of the call takes the place of the client's."""
+    script = [Reply(calls=(PICK,), seal="sealed-1"), Reply(text="Red it is."), Reply(text="Bye.")]
+    async with serving(script) as world:
+        first = message_of(await ask(world.client, tools=[PICK_TOOL]))
+        messages = sent_back(first, result_of("call_pick", "Done."))
+        second = message_of(await ask(world.client, messages=messages, tools=[PICK_TOOL]))
+        messages += [{"role": "assistant", "content": second["content"]}, {"role": "user", "content": "And now?"}]
+        message_of(await ask(world.client, messages=messages, tools=[PICK_TOOL]))
+        assert ["sealed-1" in str(request.body) for request in world.provider.requests] == [False, True, True]
+
+
 async def test_both_kinds_without_a_stored_record(agent: AgentSettings) -> None:
     """M4.b, M4.c: the message alone says which calls belong together."""
     script = [Reply(text="Both.", calls=(READ, PICK)), Reply(text="Red cat.")]

@@ -5,8 +5,8 @@ the results, its copy of the conversation lacks what the server did in between, 
 take the place of the client's copy of them. Sits on the store's port.
 """
 
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from typing import Final, TypeGuard
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence, Set
+from typing import Final
 
 import msgspec
 
@@ -124,7 +124,7 @@ async def restore_history(continued: Continued, conversation: SentConversation) 
 
 
 async def restore_hidden(store: Kept, head: NodeId, conversation: SentConversation) -> tuple[Message, ...]:
-    """The client's history up to an answer, with what the server did beside its calls where it left that out.
+    """The client's history up to an answer, with what the client left out of its calls, or has no place for.
 
     Raises:
         StoreUnavailableError: that cannot be known now.
@@ -138,12 +138,19 @@ async def restore_hidden(store: Kept, head: NodeId, conversation: SentConversati
 
 def _restore_hidden(path: Sequence[StoredMessage], history: Sequence[Message]) -> tuple[Message, ...]:
     sent = {call.id for call in _calls_of(history)}
-    hidden = {stored.run for stored in path if _is_server_result(stored.message) and stored.message.call_id not in sent}
+    hidden = {stored.run for stored in path if _is_hidden(stored.message, sent)}
     return _restore([stored for stored in path if stored.run in hidden], history)
 
 
-def _is_server_result(message: Message) -> TypeGuard[ToolMessage]:
-    return isinstance(message, ToolMessage) and message.by_server
+def _is_hidden(message: Message, sent: Set[CallId]) -> bool:
+    """What the server did and the client does not tell; and calls with what a provider wants back of them (U3)."""
+    match message:
+        case ToolMessage():
+            return message.by_server and message.call_id not in sent
+        case AssistantMessage():
+            return any(call.metadata for call in message.tool_calls)
+        case _:
+            return False
 
 
 def _restore(path: Sequence[StoredMessage], history: Sequence[Message]) -> tuple[Message, ...]:
