@@ -120,8 +120,10 @@ def unexpected_problem(request_id: str) -> Problem:
 
 
 def unknown_path(path: str) -> Problem:
-    """For what is nowhere."""
-    return Problem(status=404, message=f"There is nothing at {path}.", code="not_found")
+    """For what is nowhere: most often a client of Anthropic's that was given the base URL of OpenAI's."""
+    twice = path.startswith("/v1/v1/")
+    hint = " Its base URL should be without /v1, which this client adds itself." if twice else ""
+    return Problem(status=404, message=f"There is nothing at {path}.{hint}", code="not_found")
 
 
 async def answer_error(request: Request, error: Exception) -> Response:
