@@ -117,6 +117,28 @@ CASES = {
             and asked(project)[-3:-1] == [("assistant", "Both.", ["read_file", "Bash"]), ("tool", "Feed the cat.", [])]
         ),
     ),
+    "both_in_turn": ClaudeCase(
+        "the server's, then its own, in one message",
+        [Reply(text="I look.", calls=(READ,)), Reply(text="I run it.", calls=(MEOW,)), Reply(text="Wet cat.")],
+        3,
+        "Wet cat.",
+        "each, then the answer; the model sees each once",
+        ("holdfast: read_file", "Bash"),
+        lambda project, shown: (
+            [(who, calls) for who, _, calls in asked(project)[-4:]]
+            == [("assistant", ["read_file"]), ("tool", []), ("assistant", ["Bash"]), ("tool", [])]
+            and sent(project).count("Feed the cat.") == 1
+        ),
+    ),
+    "no_thinking": ClaudeCase(
+        "asked not to have the model think",
+        [Reply(text=TEXT)],
+        1,
+        TEXT,
+        "the text; the model is not asked to think",
+        check=lambda project, shown: "reasoning_effort" not in project.world.asked[0].body,
+        env={"CLAUDE_CODE_DISABLE_THINKING": "1", "CLAUDE_CODE_EFFORT_LEVEL": "unset"},
+    ),
     "deferred": ClaudeCase(
         "a tool that it loads later",
         [Reply(calls=(tool_call("ToolSearch", query="select:WebFetch", max_results=3),)), Reply(text="Found.")],

@@ -71,6 +71,32 @@ LARGE = {
 }
 
 
+MESSAGES = b"POST /v1/messages?beta=true HTTP/1.1\r\nHost: localhost\r\n"
+THEIRS = b"GET /v1/runs HTTP/1.1\r\nHost: localhost\r\nAnthropic-Version: 2023-06-01\r\n"
+UNANSWERABLE = {
+    "too large": (MESSAGES + b"X: " + b"x" * 3 * MAX_HEAD_BYTES, 431),
+    "too large, by its headers": (THEIRS + b"X: " + b"x" * 3 * MAX_HEAD_BYTES, 431),
+    "malformed": (MESSAGES + b"Content-Length: many\r\n\r\n", 400),
+    "half a head": (MESSAGES, 408),
+    "half a body": (MESSAGES + b"Content-Length: 100000\r\n\r\n{", 408),
+}
+
+
+@both
+@pytest.mark.parametrize("name", UNANSWERABLE)
+async def test_what_is_refused_before_it_is_a_request_is_told_in_anthropic_s_words(name: str, lends: bool) -> None:
+    """M1.j, S7.d, S7.e: its path, or a header that has come, says whose client it is."""
+    sent, status = UNANSWERABLE[name]
+    async with serving(server=QUICK, lends=lends) as world, connected(world) as wire:
+        wire.write(sent)
+        answer = await wire.answer()
+    assert answer.status == status
+    request_id = answer.headers["request-id"]
+    assert request_id == answer.headers["x-request-id"]
+    assert (answer.json["type"], answer.json["request_id"]) == ("error", request_id)
+    assert answer.json["error"]["type"] == "invalid_request_error"
+
+
 @both
 @pytest.mark.parametrize("name", LARGE)
 async def test_a_head_that_is_too_large_is_refused_before_it_is_kept(name: str, lends: bool) -> None:

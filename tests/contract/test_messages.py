@@ -9,7 +9,7 @@ import pytest
 from holdfast.config import AgentSettings, ServerSettings, WireProtocol
 from holdfast.messages import Usage
 from holdfast.testing import Fault, Reply, tool_call
-from tests.messages_world import MESSAGES, THEIRS, ask, asking, events_of, fold, message_of
+from tests.messages_world import MESSAGES, THEIRS, ask, asking, events_of, message_of
 from tests.serving import KEY, serving
 
 PROTOCOLS: list[WireProtocol] = ["chat_completions", "responses", "anthropic_messages"]
@@ -193,6 +193,35 @@ async def test_what_is_asked_for_and_not_done_is_named() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("protocol", "model", "fields", "named"),
+    [
+        ("chat_completions", "m-1", {"service_tier": "standard_only"}, "service_tier"),
+        ("chat_completions", "m-1", {"diagnostics": {"previous_message_id": "msg_1"}}, "diagnostics"),
+        ("chat_completions", "m-1", {"fallback_credit_token": "x", "billing_policy": {"bill_to": "user_profile"}}, ""),
+        ("chat_completions", "m-1", {"output_config": {"task_budget": {"total": 9}}}, "output_config.task_budget"),
+        ("responses", "m-1", {"stop_sequences": ["END"]}, "stop_sequences"),
+        ("anthropic_messages", "m-1", {"stop_sequences": ["END", " "]}, "stop_sequences"),
+        ("anthropic_messages", "m-1", {"temperature": 0.5, "top_p": 0.5}, "top_p"),
+        ("anthropic_messages", "claude-opus-5", {"temperature": 0, "top_k": 0}, "temperature, top_k"),
+        ("anthropic_messages", "m-1", {"thinking": {"type": "adaptive"}, "temperature": 0.5}, "thinking"),
+        ("anthropic_messages", "m-1", {"output_config": {"effort": "low"}}, "output_config.effort"),
+        ("anthropic_messages", "m-1", {"thinking": {"type": "enabled", "budget_tokens": 600}, "top_p": 0.5}, "top_p"),
+        ("anthropic_messages", "m-1", {"thinking": {"type": "disabled"}, "service_tier": "auto"}, None),
+    ],
+)
+async def test_what_a_model_does_not_take_is_named_as_the_client_calls_it(
+    protocol: WireProtocol, model: str, fields: dict[str, Any], named: str | None
+) -> None:
+    """M1.c, M1.g: also what only some of a provider's models take, or not together with the rest of the request."""
+    async with serving([Reply(text="Hi")], protocol=protocol) as world:
+        answer = await ask(world.client, model=f"scripted/{model}", **fields)
+    assert answer.status == 200, answer.body
+    named = ", ".join(sorted(fields)) if named == "" else named
+    told = None if named is None else f"These parameters do not reach the model and were left out: {named}."
+    assert answer.headers.get("X-Holdfast-Warning") == told
+
+
 async def test_what_is_named_fits_into_a_header() -> None:
     """M1.c: however many tools there are that nobody here can carry out."""
     tools = [{"type": "of_anthropic_s", "name": f"{number:0100d}"} for number in range(500)]
@@ -218,13 +247,28 @@ async def test_an_unknown_model_is_refused_where_the_server_is_strict() -> None:
     assert answer.json["error"]["type"] == "not_found_error"
 
 
-async def test_a_fallback_that_answers_is_named_at_the_end() -> None:
-    """M2.a: the message has begun under the first model's name; the extras say which one was behind it (U15)."""
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_message_has_the_name_of_the_model_that_has_answered(stream: bool) -> None:
+    """M2.c, U15.b: streamed as well as plain, also where that is a fallback, which is known by its first word."""
     script = [Reply(fault=Fault("status", 500)), Reply(text="I am the second.")]
     async with serving(script, fallbacks=("scripted/m-2",)) as world:
-        message, error = fold(events_of(await ask(world.client, stream=True)))
-    assert error is None
-    assert (message["model"], message["holdfast"]) == ("scripted/m-1", {"model": "scripted/m-2"})
+        answer = await ask(world.client, stream=stream)
+    assert (message_of(answer)["model"], answer.headers["X-Holdfast-Model"]) == ("scripted/m-2", "scripted/m-2")
+    assert "holdfast" not in message_of(answer)
+
+
+async def test_a_fallback_that_comes_late_is_named_at_the_end() -> None:
+    """M2.a: the message has begun under the first model's name; the extras say which one was behind it (U15)."""
+    script = [Reply(fault=Fault("status", 500), hold_after=-1), Reply(text="I am the second.")]
+    server = ServerSettings(keepalive_seconds=0.05)
+    async with serving(script, fallbacks=("scripted/m-2",), server=server) as world:
+        async with world.client.opened("POST", MESSAGES, asking(stream=True)) as response:
+            head = await response.content.readuntil(b"message_start")
+            await response.content.readuntil(b"ping")
+            world.provider.requests[0].release()
+            rest = await response.content.read()
+    assert b"message_start" in head
+    assert b'"stop_reason":"end_turn"' in rest and b'"holdfast":{"model":"scripted/m-2"}' in rest
 
 
 async def test_the_root_answers_head_without_a_key() -> None:

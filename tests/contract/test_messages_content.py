@@ -220,6 +220,7 @@ async def test_what_cannot_be_used_is_named(message: Any, param: str) -> None:
         ({"tools": [{"name": "two words", "input_schema": {}}]}, "tools[0].name"),
         ({"tools": [LOOK, LOOK]}, "tools[1].name"),
         ({"system": 7}, "system"),
+        ({"output_config": {"effort": 7}}, "output_config.effort"),
     ],
 )
 async def test_a_request_that_makes_no_sense_is_refused(fields: dict[str, Any], said: str) -> None:
@@ -240,6 +241,32 @@ async def test_a_conversation_that_began_elsewhere_goes_on_here() -> None:
     body = await shown([user(text("Cats?")), {"role": "assistant", "content": searched}, user(text("Why?"))])
     said = body["messages"][1]["content"]
     assert "web_search" in said and "Cats are good." in said
+
+
+async def test_blocks_that_cannot_be_read_are_named() -> None:
+    """M1.c, M1.e: those that would have to be refused for ever are told in a few words; the header says which."""
+    pdf = {"type": "document", "source": {"type": "base64", "media_type": "application/pdf", "data": "JVBERi0="}}
+    searched = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {"query": "cats"}}
+    result = {"type": "tool_result", "tool_use_id": "toolu_1", "content": [pdf]}
+    messages = [user(text("Cats?")), {"role": "assistant", "content": [searched, CALL]}, user(result)]
+    async with serving([Reply(text="Hi")]) as world:
+        answer = await ask(world.client, messages=messages, tools=[LOOK])
+        assert "cannot be shown here" in str(world.provider.requests[0].body["messages"][-1])
+    assert answer.headers["X-Holdfast-Warning"] == (
+        "These blocks cannot be read here; the model is told in a few words: document, server_tool_use."
+    )
+
+
+async def test_a_document_of_text_comes_with_all_that_is_said_of_it() -> None:
+    """M1.c, M1.e: its title and context; that nobody here can cite from it is named."""
+    source = {"type": "text", "media_type": "text/plain", "data": "Cats sleep."}
+    document = {"type": "document", "title": "Cats", "context": "From 1901.", "source": source}
+    asked = [user({**document, "citations": {"enabled": True}}, text("Why?"))]
+    async with serving([Reply(text="Hi")]) as world:
+        answer = await ask(world.client, messages=asked)
+        told = world.provider.requests[0].body["messages"][-1]["content"][0]["text"]
+    assert told == "Cats\nFrom 1901.\nCats sleep."
+    assert answer.headers["X-Holdfast-Warning"].endswith("left out: citations.")
 
 
 async def test_a_summary_that_another_server_made_stands_for_what_it_summarizes() -> None:
@@ -321,6 +348,27 @@ async def test_options_reach_the_model(fields: dict[str, Any], sent: dict[str, A
     body = await shown([user(text("Hello?"))], tools=[LOOK], **fields)
     limit = body.get("max_tokens") or body.get("max_completion_tokens")
     assert {**body, "max_tokens": limit} | sent == {**body, "max_tokens": limit}
+
+
+@pytest.mark.parametrize(
+    ("budget", "max_tokens", "sent"),
+    [(2_000, 2_500, 2_000), (9_000, 9_001, 9_000), (30_000, 32_000, 4_000), (600, 2_000, 600)],
+)
+async def test_a_budget_for_thinking_reaches_a_model_that_takes_one(budget: int, max_tokens: int, sent: int) -> None:
+    """M1.g: as it was named, unless the agent's settings leave no room for it."""
+    agent = AgentSettings(prompt="", tools=(), max_output_tokens=8_000 if max_tokens == 32_000 else None)
+    asked = {"type": "enabled", "budget_tokens": budget}
+    async with serving([Reply(text="Hi")], protocol=ANTHROPIC, agent=agent) as world:
+        message_of(await ask(world.client, max_tokens=max_tokens, thinking=asked))
+        assert world.provider.requests[0].body["thinking"] == {"type": "enabled", "budget_tokens": sent}
+
+
+async def test_thinking_without_its_words_is_asked_for_as_each_protocol_has_it() -> None:
+    """M1.g: `display`; Responses has no word for none, and OpenAI refuses what it does not know."""
+    thinking = {"type": "adaptive", "display": "omitted"}
+    assert (await shown([user(text("Why?"))], "responses", thinking=thinking))["reasoning"] == {"effort": "high"}
+    body = await shown([user(text("Why?"))], ANTHROPIC, model="scripted/claude-opus-4-6", thinking=thinking)
+    assert body["thinking"] == thinking
 
 
 @pytest.mark.parametrize(("asked", "sent"), [(128_000, 8_000), (500, 500)])

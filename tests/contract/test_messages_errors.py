@@ -41,6 +41,14 @@ async def test_errors_of_the_middleware_are_anthropic_s_on_their_path() -> None:
         check(await client.post(MESSAGES, b"[]"), 400, "invalid_request_error")
 
 
+async def test_a_base_url_that_is_openai_s_is_told_as_what_it_is() -> None:
+    """M1.j, S7.b: clients of Anthropic's add /v1 themselves; whoever has it twice is told so."""
+    async with serving() as world:
+        message = check(await world.client.post(f"/v1{MESSAGES}", asking(), **THEIRS), 404, "not_found_error")
+        assert "base URL should be without /v1" in message
+        assert "base URL" not in check(await world.client.get("/v1/files", **THEIRS), 404, "not_found_error")
+
+
 @pytest.mark.parametrize("theirs", [THEIRS, XKEY])
 async def test_errors_are_anthropic_s_on_any_path_when_the_request_is_theirs(theirs: dict[str, str]) -> None:
     """M1.j: by its headers; every other request gets OpenAI's envelope, as ever."""

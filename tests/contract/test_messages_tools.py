@@ -183,6 +183,76 @@ async def test_what_the_server_did_is_not_lost_on_a_client_that_sends_only_its_o
         ]
 
 
+@each_way
+@pytest.mark.parametrize("own_part", [False, True], ids=["all of it", "its own part"])
+async def test_what_the_server_did_before_the_client_s_call_is_seen_once(
+    agent: AgentSettings, own_part: bool, stream: bool
+) -> None:
+    """M4.b, M4.c: one message of several turns, the last of which is the client's, sent back whole or in part."""
+    again = ScriptedCall(name="read_file", arguments='{"path":"notes.txt"}', id="call_again")
+    script = [
+        Reply(text="I look.", calls=(READ,)),
+        Reply(text="Feed it."),
+        Reply(text="Again.", calls=(again,)),
+        Reply(text="Which?", calls=(PICK,)),
+        Reply(text="Red cat."),
+    ]
+    async with serving(script, agent=agent) as world:
+        looked = message_of(await ask(world.client, stream=stream))
+        asked = sent_back(looked, say="And now?")
+        picking = message_of(await ask(world.client, messages=asked, tools=[PICK_TOOL], stream=stream))
+        if own_part:
+            picking["content"] = [block for block in picking["content"] if not block["type"].startswith("mcp_")]
+        asked += [{"role": "assistant", "content": picking["content"]}]
+        asked += [{"role": "user", "content": [result_of("call_pick", "Done.")]}]
+        message_of(await ask(world.client, messages=asked, tools=[PICK_TOOL], stream=stream))
+        assert last_asked(world) == [
+            ("user", "Hello?"),
+            ("assistant", "I look.", "read_file"),
+            ("tool", "Feed the cat."),
+            ("assistant", "Feed it."),
+            ("user", "And now?"),
+            ("assistant", "Again.", "read_file"),
+            ("tool", "Feed the cat."),
+            ("assistant", "Which?", "pick"),
+            ("tool", "Done."),
+        ]
+
+
+async def test_what_the_server_did_is_known_for_as_long_as_its_client_s_call_is(agent: AgentSettings) -> None:
+    """M4.c: also turns later, when the client sends its own part again and its user goes on."""
+    script = [Reply(calls=(READ, PICK)), Reply(text="Red cat."), Reply(text="Fed."), Reply(text="Bye.")]
+    async with serving(script, agent=agent) as world:
+        first = message_of(await ask(world.client, tools=[PICK_TOOL]))
+        own = {**first, "content": [block for block in first["content"] if block["type"] == "tool_use"]}
+        messages = sent_back(own, result_of("call_pick", "Done."))
+        for question in ("And now?", "And then?"):
+            answer = message_of(await ask(world.client, messages=messages, tools=[PICK_TOOL]))
+            messages += [{"role": "assistant", "content": answer["content"]}, {"role": "user", "content": question}]
+        message_of(await ask(world.client, messages=messages, tools=[PICK_TOOL]))
+        assert last_asked(world)[1:] == [
+            ("assistant", "read_file", "pick"),
+            ("tool", "Feed the cat."),
+            ("tool", "Done."),
+            ("assistant", "Red cat."),
+            ("user", "And now?"),
+            ("assistant", "Fed."),
+            ("user", "And then?"),
+        ]
+
+
+async def test_what_a_provider_wants_back_of_a_call_goes_back_for_as_long_as_the_call_does() -> None:
+    """M4.c, U3: this API has no place for it, so the stored record of the call takes the place of the client's."""
+    script = [Reply(calls=(PICK,), seal="sealed-1"), Reply(text="Red it is."), Reply(text="Bye.")]
+    async with serving(script) as world:
+        first = message_of(await ask(world.client, tools=[PICK_TOOL]))
+        messages = sent_back(first, result_of("call_pick", "Done."))
+        second = message_of(await ask(world.client, messages=messages, tools=[PICK_TOOL]))
+        messages += [{"role": "assistant", "content": second["content"]}, {"role": "user", "content": "And now?"}]
+        message_of(await ask(world.client, messages=messages, tools=[PICK_TOOL]))
+        assert ["sealed-1" in str(request.body) for request in world.provider.requests] == [False, True, True]
+
+
 async def test_both_kinds_without_a_stored_record(agent: AgentSettings) -> None:
     """M4.b, M4.c: the message alone says which calls belong together."""
     script = [Reply(text="Both.", calls=(READ, PICK)), Reply(text="Red cat.")]

@@ -89,16 +89,20 @@ def _request_headers(error: RequestError) -> dict[str, str]:
             return {}
 
 
+def encode_problem(problem: Problem, scope: Scope) -> bytes:
+    """The body, in the shape that whoever asked knows."""
+    if not is_anthropic(scope):
+        return msgspec.json.encode(problem.envelope)
+    # That shape has no other place to say where it is wrong.
+    where = f"{problem.param}: " if problem.param and problem.param not in problem.message else ""
+    body = anthropic_error(problem.status, where + problem.message, problem.code)
+    return msgspec.json.encode({**body, "request_id": scope.get(REQUEST_ID)})
+
+
 def make_problem_response(problem: Problem, scope: Scope) -> Response:
-    """The answer itself, in the shape that whoever asked knows."""
-    body = problem.envelope
-    if is_anthropic(scope):
-        # That shape has no other place to say where it is wrong.
-        where = f"{problem.param}: " if problem.param and problem.param not in problem.message else ""
-        body = anthropic_error(problem.status, where + problem.message, problem.code)
-        body["request_id"] = scope.get(REQUEST_ID)
+    """The answer itself."""
     return Response(
-        msgspec.json.encode(body),
+        encode_problem(problem, scope),
         status_code=problem.status,
         media_type="application/json",
         headers=dict(problem.headers),
@@ -116,8 +120,10 @@ def unexpected_problem(request_id: str) -> Problem:
 
 
 def unknown_path(path: str) -> Problem:
-    """For what is nowhere."""
-    return Problem(status=404, message=f"There is nothing at {path}.", code="not_found")
+    """For what is nowhere: most often a client of Anthropic's that was given the base URL of OpenAI's."""
+    twice = path.startswith("/v1/v1/")
+    hint = " Its base URL should be without /v1, which this client adds itself." if twice else ""
+    return Problem(status=404, message=f"There is nothing at {path}.{hint}", code="not_found")
 
 
 async def answer_error(request: Request, error: Exception) -> Response:

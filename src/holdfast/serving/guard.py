@@ -14,11 +14,17 @@ import resource
 from typing import Any, Final, Self
 
 import msgspec
+from starlette.types import Scope
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from holdfast.api.middleware.boundary import DEFAULT_POLICY, SECURITY_HEADERS, make_request_id
+from holdfast.api.middleware.boundary import (
+    DEFAULT_POLICY,
+    SECURITY_HEADERS,
+    make_request_id,
+    request_id_headers,
+)
 from holdfast.api.middleware.keys import OPEN_PATHS
-from holdfast.api.problems import Problem
+from holdfast.api.problems import REQUEST_ID, Problem, encode_problem
 from holdfast.config import ServerSettings
 from holdfast.serving.handshakes import find_handshake_problem
 from holdfast.serving.refusals import RefusalLog
@@ -265,6 +271,12 @@ class GuardedConnection(HttpToolsProtocol):
 
     # Refusing.
 
+    @property
+    def _asked(self) -> Scope:
+        """What has come of the request: it is enough to know in whose words to answer."""
+        target: bytes = getattr(self, "url", b"")  # The parser's, from a request's first byte on; so are the headers.
+        return {"path": target.partition(b"?")[0].decode("latin-1"), "headers": self.headers or []}
+
     def _refuse_what_is_parsed(self, problem: Problem) -> None:
         """From inside of the parser, which an error ends."""
         self.refuse(problem)
@@ -274,7 +286,7 @@ class GuardedConnection(HttpToolsProtocol):
         """At once, and without waiting for what was to be asked: there is no room for that either."""
         self.refusal = _FULL
         self._refusals.note(_FULL, self.client)
-        self.transport.write(make_refusal(_FULL))
+        self.transport.write(make_refusal(_FULL, self._asked))
         self.transport.close()
 
     def send_400_response(self, msg: str) -> None:
@@ -296,7 +308,7 @@ class GuardedConnection(HttpToolsProtocol):
             self.cycle.disconnected = True
             self.cycle.message_event.set()
         self.flow.resume_reading()
-        self.transport.write(make_refusal(problem))
+        self.transport.write(make_refusal(problem, self._asked))
         if problem.status == http.HTTPStatus.REQUEST_TIMEOUT:
             self.transport.close()  # nothing is coming that would have to be thrown away
             return
@@ -309,9 +321,10 @@ class _RefusedError(Exception):
     """Ends the parser."""
 
 
-def make_refusal(problem: Problem) -> bytes:
+def make_refusal(problem: Problem, asked: Scope) -> bytes:
     """A whole answer, for a request that does not reach the app: with the headers that every answer has."""
-    body = msgspec.json.encode(problem.envelope)
+    scope = {**asked, REQUEST_ID: make_request_id()}
+    body = encode_problem(problem, scope)
     headers: list[tuple[bytes, bytes]] = [
         (b"content-type", b"application/json"),
         (b"content-length", str(len(body)).encode()),
@@ -319,7 +332,7 @@ def make_refusal(problem: Problem) -> bytes:
         *((name.lower().encode(), value.encode()) for name, value in problem.headers.items()),
         *SECURITY_HEADERS,
         DEFAULT_POLICY,
-        (b"x-request-id", make_request_id().encode()),
+        *request_id_headers(scope),
     ]
     head = b"".join(name + b": " + value + b"\r\n" for name, value in headers)
     phrase = http.HTTPStatus(problem.status).phrase

@@ -45,6 +45,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     parallel_tool_calls: bool | None = None
     response_format: ResponseFormat | None = None
     reasoning_effort: str | None = None
+    reasoning_budget_tokens: int | None = None
+    """How much it may think, where the client named a number; the effort says it to those that take none."""
     reasoning_summary: str | None = None
     verbosity: str | None = None
     seed: int | None = None

@@ -78,10 +78,11 @@ class ModelRouter:
 
     def left_out(self, name: str, options: Options) -> Sequence[str]:
         """Which of the options do not reach a model, because its provider has nothing of the kind."""
-        if name.partition("/")[0] in self._built_in:
+        provider, _, model = name.partition("/")
+        if provider in self._built_in:
             return ()
         try:
-            return self._directory.provider_of(name).make_codec().left_out(options)
+            return self._directory.provider_of(name).make_codec().left_out(model, options)
         except ConfigError:
             return ()  # Asking it will say so.
 

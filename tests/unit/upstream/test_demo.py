@@ -112,6 +112,17 @@ async def test_plain_requests_become_tool_calls(prompt: str, calls: list[tuple[s
     assert heard.reasoning
 
 
+async def test_what_claude_code_puts_beside_the_user_s_words_is_not_taken_for_them() -> None:
+    """M6.b: a newcomer's first question to it is answered, not what its reminders speak of."""
+    words = (
+        "<system-reminder>\nUse markdown, run ls.\n</system-reminder>\n",
+        "list the files here",
+        "<system-reminder>",
+    )
+    heard = await say(UserMessage(parts=tuple(Text(text=each) for each in words)))
+    assert calls_of(heard) == [("list_files", {})]
+
+
 async def test_a_tool_that_is_not_there_is_not_called_but_named() -> None:
     heard = await say("run ls", tools=())
     assert heard.message.tool_calls == ()

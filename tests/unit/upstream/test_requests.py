@@ -305,6 +305,9 @@ def test_anthropic_effort_is_an_effort_on_newer_models() -> None:
     assert thinking("claude-opus-5", "medium") == (shown, {"effort": "medium"}, 32_000)
     assert thinking("claude-opus-5", "minimal") == (shown, {"effort": "low"}, 32_000)
     assert thinking("claude-opus-5", "none") == (None, {"effort": "low"}, 32_000)
+    assert thinking("claude-opus-4-6", "none") == (None, None, 32_000)
+    assert thinking("claude-opus-4-6", "low", reasoning_summary="none")[0] == {"type": "adaptive", "display": "omitted"}
+    assert thinking("claude-opus-5", "low", reasoning_summary="none")[0] == {"type": "adaptive"}
     assert thinking("claude-opus-5", "xhigh")[1] == {"effort": "xhigh"}
     assert thinking("claude-opus-4-6", "xhigh")[:2] == ({"type": "adaptive"}, {"effort": "high"})
     assert thinking("claude-opus-5", "high", tool_choice=NamedTool("f"))[:2] == (None, {"effort": "high"})

@@ -44,6 +44,10 @@ class ReadConversation(msgspec.Struct, frozen=True, kw_only=True):
     """Tools that were given or taken away in the middle, in order."""
     effort: str | None
     """How hard the model should try, where the last to say so was a message."""
+    unread: frozenset[str]
+    """Kinds of blocks that cannot be read here: the model is told of them in a few words."""
+    wants_citations: bool
+    """A document was to be cited from, which no other protocol can."""
 
 
 def read_conversation(system: Any, messages: Any) -> ReadConversation:
@@ -69,7 +73,13 @@ def read_conversation(system: Any, messages: Any) -> ReadConversation:
         raise RequestError("messages has no user message.", param=at, code="no_user_message")
     talk = cut_conversation("\n\n".join(filter(None, reader.system)), said)
     refuse_empty(next(m for m in reversed(said) if not is_answer(m)), f"{at}[{last_user}].content")
-    return ReadConversation(talk=talk, changes=tuple(reader.changes), effort=reader.effort)
+    return ReadConversation(
+        talk=talk,
+        changes=tuple(reader.changes),
+        effort=reader.effort,
+        unread=frozenset(reader.unread),
+        wants_citations=reader.wants_citations,
+    )
 
 
 class _Reader:
@@ -80,6 +90,8 @@ class _Reader:
         self.said: list[Message] = []
         self.changes: list[ToolChange] = []
         self.effort: str | None = None
+        self.unread: set[str] = set()
+        self.wants_citations = False
 
     def read(self, raw: Any, at: str, *, is_over: bool) -> None:
         """Take the next message; `is_over`: a user has spoken since."""
@@ -90,7 +102,7 @@ class _Reader:
             case "user":
                 self.said += self._read_user(_blocks(content, where), where)
             case "assistant":
-                self.said += _read_assistant(_blocks(content, where, may_be_empty=True), where)
+                self.said += self._read_assistant(_blocks(content, where, may_be_empty=True), where)
             case "system":
                 self._read_system(raw, _blocks(content or [], where, may_be_empty=True), where, is_over=is_over)
             case role:
@@ -146,6 +158,7 @@ class _Reader:
                     if text is None:
                         raise unsupported_part(kind, where)
                     parts.append(Text(text=text))
+                    self._look_for_citations(block)
         parts = pictures + parts
         return [*results, *([UserMessage(parts=tuple(parts))] if parts else [])]
 
@@ -165,66 +178,74 @@ class _Reader:
                     self.changes.append(ToolChange(name=name, offered=True))
                     texts.append(f"The tool {name} can be called now.")
                 case kind:
-                    # Refused, it would be sent again with every request: the conversation could never go on.
                     text = _as_text(part, where)
-                    texts.append(
-                        f"(Content of type {kind[:100]}, which cannot be shown here.)" if text is None else text
-                    )
+                    if text is None:
+                        # Refused, it would be sent again with every request: the conversation could never go on.
+                        text = f"(Content of type {kind[:100]}, which cannot be shown here.)"
+                        self.unread.add(kind)
+                    texts.append(text)
+                    self._look_for_citations(part)
         call = CallId(_string(block, "tool_use_id", at))
         output = "\n".join(texts)
         return ToolMessage(call_id=call, output=output, failed=block.get("is_error") is True), pictures
 
+    def _read_assistant(self, blocks: list[Any], at: str) -> list[Message]:
+        """A run's turns, as its message shows them: words after a result begin the next, calls belong to the last."""
+        said: list[Message] = []
+        parts: list[AssistantPart] = []
+        results: list[Message] = []
 
-def _read_assistant(blocks: list[Any], at: str) -> list[Message]:
-    """A run's turns, as its message shows them: words after a result begin the next one, calls belong to the last."""
-    said: list[Message] = []
-    parts: list[AssistantPart] = []
-    results: list[Message] = []
+        def end_turn() -> None:
+            nonlocal parts, results
+            said.extend([*([AssistantMessage(parts=tuple(parts))] if parts else []), *results])
+            parts, results = [], []
 
-    def end_turn() -> None:
-        nonlocal parts, results
-        said.extend([*([AssistantMessage(parts=tuple(parts))] if parts else []), *results])
-        parts, results = [], []
+        for place, block in enumerate(blocks):
+            where = f"{at}[{place}]"
+            match _kind(block, where):
+                case "tool_use":
+                    parts.append(_read_call(block, short_name(_string(block, "name", where)), where))
+                case "mcp_tool_use":
+                    label = block.get("server_name")
+                    name = join_tool(
+                        label if isinstance(label, str) and label else OWN_LABEL, _string(block, "name", where)
+                    )
+                    parts.append(_read_call(block, _as_name(name), where))
+                case "mcp_tool_result":
+                    results.append(_read_server_result(block, where))
+                case kind:
+                    words = self._read_words(block, kind, where)
+                    if words is not None:
+                        if results:
+                            end_turn()
+                        parts.append(words)
+        end_turn()
+        return said
 
-    for place, block in enumerate(blocks):
-        where = f"{at}[{place}]"
-        match _kind(block, where):
-            case "tool_use":
-                parts.append(_read_call(block, short_name(_string(block, "name", where)), where))
-            case "mcp_tool_use":
-                label = block.get("server_name")
-                name = join_tool(
-                    label if isinstance(label, str) and label else OWN_LABEL, _string(block, "name", where)
-                )
-                parts.append(_read_call(block, _as_name(name), where))
-            case "mcp_tool_result":
-                results.append(_read_server_result(block, where))
-            case kind:
-                words = _read_words(block, kind, where)
-                if words is not None:
-                    if results:
-                        end_turn()
-                    parts.append(words)
-    end_turn()
-    return said
+    def _read_words(self, block: dict[str, Any], kind: str, at: str) -> Text | Reasoning | None:
+        match kind:
+            case "text":
+                text = _string(block, "text", at)
+                return Text(text=text) if text else None
+            case "thinking":
+                thinking, signature = _string(block, "thinking", at), block.get("signature")
+                return _read_thinking(thinking, signature if isinstance(signature, str) else "")
+            case "compaction" if isinstance(summary := block.get("content"), str):
+                return Text(text=SUMMARY_OF_EARLIER + summary)
+            case "redacted_thinking":
+                return Reasoning(text="", metadata={"anthropic": {"redacted_thinking": _string(block, "data", at)}})
+            case _:
+                # What another system's tools did there need not be understood here: the model is told in a few words.
+                self.unread.add(kind)
+                note = note_of(block)
+                return None if note is None else Text(text=note.text)
 
-
-def _read_words(block: dict[str, Any], kind: str, at: str) -> Text | Reasoning | None:
-    match kind:
-        case "text":
-            text = _string(block, "text", at)
-            return Text(text=text) if text else None
-        case "thinking":
-            thinking, signature = _string(block, "thinking", at), block.get("signature")
-            return _read_thinking(thinking, signature if isinstance(signature, str) else "")
-        case "compaction" if isinstance(summary := block.get("content"), str):
-            return Text(text=SUMMARY_OF_EARLIER + summary)
-        case "redacted_thinking":
-            return Reasoning(text="", metadata={"anthropic": {"redacted_thinking": _string(block, "data", at)}})
-        case _:
-            # What another system's tools did there need not be understood here: the model is told in a few words.
-            note = note_of(block)
-            return None if note is None else Text(text=note.text)
+    def _look_for_citations(self, block: dict[str, Any]) -> None:
+        match block.get("citations"):
+            case {"enabled": True}:
+                self.wants_citations = True
+            case _:
+                pass
 
 
 def _read_thinking(thinking: str, signature: str) -> Reasoning | None:
@@ -285,9 +306,10 @@ def _as_text(block: dict[str, Any], at: str) -> str | None:
         case {"type": "compaction", "content": str(summary)}:
             return SUMMARY_OF_EARLIER + summary
         case {"type": "document", "source": {"type": "text", "data": str(text)}}:
-            return _titled(block.get("title"), text)
+            return _titled(block.get("title"), _titled(block.get("context"), text))
         case {"type": "document", "source": {"type": "content", "content": content}}:
-            return _titled(block.get("title"), read_text(content, f"{at}.source.content", joint="\n"))
+            text = read_text(content, f"{at}.source.content", joint="\n")
+            return _titled(block.get("title"), _titled(block.get("context"), text))
         case {"type": "search_result", "content": content}:
             text = read_text(content, f"{at}.content", joint="\n")
             return _titled(f"{block.get('title')} ({block.get('source')})", text)

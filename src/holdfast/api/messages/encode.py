@@ -44,7 +44,7 @@ class MessageEncoder:
 
         Args:
             run: whose.
-            model: the one that was asked for.
+            model: the one that answers, as far as that is known.
             dialect: under which key extras stand.
             answers_as: C16: what the model is called; empty: by its own name.
             names: what the client calls some of its tools.
@@ -82,8 +82,9 @@ class MessageEncoder:
         ending = ending_of(ended.outcome, has_text=fold.has_text, tools_ran=fold.tools_ran)
         if ending.problem is not None:
             return self._error(ending, fold.model)
-        # The message has begun under the first model's name.
-        extras = extras_at_end(ending, fold, self._dialect, self._answers_as, names_other=fold.fell_back)
+        # The message may have begun under the name of another model than the one that it was ended by.
+        names_other = fold.fell_back and (bool(self._answers_as) or fold.model != self._model)
+        extras = extras_at_end(ending, fold, self._dialect, self._answers_as, names_other=names_other)
         delta = {"delta": describe_end(ending, fold, ended), "usage": encode_usage(ended.usage, fold.turns), **extras}
         return _frame("message_delta", delta) + _frame("message_stop", {})
 

@@ -13,6 +13,7 @@ from holdfast.api.problems import Problem
 from holdfast.events import (
     ApprovalAsked,
     Batch,
+    FellBack,
     ReasoningAdded,
     ReasoningSigned,
     RunEnded,
@@ -88,6 +89,8 @@ class FirstLook:
         """There is something to show."""
         self.has_failed = False
         """It came to an error, and to nothing else."""
+        self.fell_back_to: str | None = None
+        """The model that answers in the place of the one that was asked (U15)."""
 
     def add_batch(self, batch: Batch) -> None:
         """Take the next events of the log, as far as they are of interest."""
@@ -95,5 +98,7 @@ class FirstLook:
             if isinstance(event, _SHOWN):
                 self.has_begun = True
                 return
+            if isinstance(event, FellBack):
+                self.fell_back_to = event.to_model
             if isinstance(event, RunEnded):
                 self.has_failed = ending_of(event.outcome, has_text=False, tools_ran=False).problem is not None

@@ -18,7 +18,7 @@ from holdfast.api.messages.estimate import estimate_tokens
 from holdfast.api.messages.schema import MessagesBody, MessagesRequest, parse_messages_request
 from holdfast.api.problems import REQUEST_ID
 from holdfast.api.requests.body import read_parsed
-from holdfast.api.requests.continuation import find_answered, find_continued, restore_history
+from holdfast.api.requests.continuation import find_answered, find_continued, restore_hidden, restore_history
 from holdfast.api.requests.headers import add_warnings, check_header_text, header_text, header_value
 from holdfast.api.requests.idempotency import fingerprint_request
 from holdfast.api.requests.options import warn_of_left_out
@@ -43,6 +43,7 @@ from holdfast.runs.start import Started
 from holdfast.upstream.port import Options
 
 CLAUDE_CODE_SESSION: Final = "X-Claude-Code-Session-Id"
+NAMED_KINDS: Final = 10
 ESTIMATED: Final = "input_tokens is an estimate: the model's provider has not counted them."
 
 
@@ -57,8 +58,8 @@ async def create_message(request: Request) -> Response:
     kept, label = _name_sessions(service, request, asked)
     memory = session_key(service, request)
     wanted, warning = await _make_request(service, request, asked, kept, label, memory)
-    left_out = warn_of_left_out(service.router, wanted.model, asked.options, asked.ignored)
-    warning = " ".join(filter(None, (warning, left_out))) or None
+    left_out = warn_of_left_out(service.router, wanted.model, asked.options, asked.ignored, asked.names)
+    warning = " ".join(filter(None, (warning, left_out, _warn_of_unread(asked)))) or None
     fingerprint = fingerprint_request(request, body, kept or label or "", memory or "")
     started = await start_run(service, request, wanted, fingerprint)
     headers = start_headers(service, request, started, warning=warning)
@@ -68,7 +69,9 @@ async def create_message(request: Request) -> Response:
         seconds = service.settings.server.keepalive_seconds
         await await_beginning(started.subscription, request.receive, look, seconds)
         if not look.has_failed:
-            return _stream(service, asked, started, headers)
+            model = look.fell_back_to or started.record.model
+            headers[service.dialect.header("Model")] = header_value(model)
+            return _stream(service, asked, started, model, headers)
     message = PlainMessage(asked.tools.names)
     await await_end(started.subscription, request.receive, message)
     return _tell(service, request, started, message, headers)
@@ -122,8 +125,9 @@ async def _place(service: Service, wanted: RunRequest, asked: MessagesRequest) -
         history = await restore_history(continued, talk)
         return msgspec.structs.replace(wanted, history=history, parent=continued.head)
     answered = await find_answered(service.store, wanted.session, talk)
-    if answered is not None:
-        return msgspec.structs.replace(wanted, parent=answered.head)
+    if answered is not None and answered.head is not None:
+        history = await restore_hidden(service.store, answered.head, talk)
+        return msgspec.structs.replace(wanted, history=history, parent=answered.head)
     # A new conversation, or one that the client has rewritten: a path of its own.
     return msgspec.structs.replace(wanted, rooted=True)
 
@@ -154,6 +158,11 @@ def _describe_run(request: Request, asked: MessagesRequest, target: Target, sess
     )
 
 
+def _warn_of_unread(asked: MessagesRequest) -> str | None:
+    kinds = ", ".join(kind[:100] for kind in sorted(asked.unread)[:NAMED_KINDS])
+    return f"These blocks cannot be read here; the model is told in a few words: {kinds}." if kinds else None
+
+
 def _within_limit(options: Options, limit: int | None) -> Options:
     """A client of this API has to name a number, and names the largest of a model that may not be here."""
     asked = options.max_output_tokens
@@ -162,10 +171,12 @@ def _within_limit(options: Options, limit: int | None) -> Options:
     return msgspec.structs.replace(options, max_output_tokens=limit)
 
 
-def _stream(service: Service, asked: MessagesRequest, started: Started, headers: dict[str, str]) -> Response:
+def _stream(
+    service: Service, asked: MessagesRequest, started: Started, model: str, headers: dict[str, str]
+) -> Response:
     encoder = MessageEncoder(
         started.run,
-        model=started.record.model,
+        model=model,
         answers_as=started.record.answers_as,
         dialect=service.dialect,
         names=asked.tools.names,

@@ -21,14 +21,22 @@ from holdfast.store.records import LanePolicy
 from holdfast.upstream.port import NamedTool, Options, ResponseFormat, ToolChoice
 
 IGNORED: Final = (
+    "billing_policy",
     "container",
     "context_management",
+    "diagnostics",
+    "fallback_credit_token",
     "fallbacks",
     "inference_geo",
     "mcp_servers",
+    "service_tier",
     "speed",
 )
 """Fields of Anthropic's API that this server has no use for. Who sends one is told so."""
+_UNASKED: Final[tuple[Any, ...]] = (None, [], {}, "standard", "auto")
+"""What asks for nothing in any of them."""
+_OUTPUT: Final = frozenset({"effort", "format"})
+"""What is understood of `output_config`."""
 ADAPTIVE_EFFORT: Final = "high"
 """How hard a model tries that decides for itself and was told nothing else, in Anthropic's own API."""
 BUDGET_EFFORTS: Final = ((4_096, "low"), (16_384, "medium"))
@@ -55,12 +63,16 @@ class MessagesBody(msgspec.Struct, frozen=True, kw_only=True):
     output_format: dict[str, Any] | None = None
     metadata: dict[str, Any] | None = None
     cache_control: Any = None
+    billing_policy: Any = None
     compaction: Any = None
     container: Any = None
     context_management: Any = None
+    diagnostics: Any = None
+    fallback_credit_token: Any = None
     fallbacks: Any = None
     inference_geo: Any = None
     mcp_servers: Any = None
+    service_tier: Any = None
     speed: Any = None
     thread: Any = None
     session_id: str | None = None
@@ -82,6 +94,10 @@ class MessagesRequest(msgspec.Struct, frozen=True, kw_only=True):
     metadata: dict[str, str]
     ignored: tuple[str, ...]
     """What it asks for and this server passes on to no model."""
+    unread: frozenset[str]
+    """Kinds of blocks that the model is told of in a few words."""
+    names: dict[str, str]
+    """What it calls some of the options."""
     session_id: str | None
     on_disconnect: Literal["cancel", "continue"] | float | None
     on_restart: OnRestart | None
@@ -98,7 +114,8 @@ def parse_messages_request(body: dict[str, Any]) -> MessagesRequest:
     _refuse_other_requests(raw)
     read = read_conversation(raw.system, raw.messages)
     tools = read_tools(raw.tools, read.changes)
-    ignored = [name for name in IGNORED if getattr(raw, name) not in (None, [], {}, "standard")]
+    ignored = [name for name in IGNORED if getattr(raw, name) not in _UNASKED]
+    ignored += [f"output_config.{name}" for name in raw.output_config or {} if name not in _OUTPUT]
     if raw.thinking is not None and _thinking_effort(raw.thinking, None) is None:
         ignored.append("thinking")
     return MessagesRequest(
@@ -109,7 +126,12 @@ def parse_messages_request(body: dict[str, Any]) -> MessagesRequest:
         tools=tools,
         options=_parse_options(raw, read.effort),
         metadata={name: value for name, value in (raw.metadata or {}).items() if isinstance(value, str)},
-        ignored=(*ignored, *tools.left_out),
+        ignored=(*ignored, *tools.left_out, *(("citations",) if read.wants_citations else ())),
+        unread=read.unread,
+        names={
+            "reasoning_effort": "output_config.effort" if raw.thinking is None else "thinking",
+            "stop": "stop_sequences",
+        },
         session_id=raw.session_id,
         on_disconnect=parse_on_disconnect(raw.on_disconnect),
         on_restart=raw.on_restart,
@@ -138,6 +160,8 @@ def _parse_options(raw: MessagesBody, latest_effort: str | None) -> Options:
     if raw.max_tokens is not None and raw.max_tokens < 1:
         raise RequestError("max_tokens must be at least 1.", param="max_tokens", code="invalid_value")
     config = raw.output_config or {}
+    if not isinstance(config.get("effort"), str | None):
+        raise malformed("output_config.effort", "must be a string")
     effort = latest_effort or config.get("effort")
     choice = raw.tool_choice if raw.tool_choice is not None else {}
     if not isinstance(choice, dict):
@@ -153,7 +177,8 @@ def _parse_options(raw: MessagesBody, latest_effort: str | None) -> Options:
         tool_choice=_parse_tool_choice(choice),
         parallel_tool_calls=False if choice.get("disable_parallel_tool_use") is True else None,
         response_format=_parse_format(config.get("format") or raw.output_format),
-        reasoning_effort=_effort(raw.thinking, effort if isinstance(effort, str) else None),
+        reasoning_effort=_effort(raw.thinking, effort),
+        reasoning_budget_tokens=_budget(raw.thinking),
         reasoning_summary="none" if is_silent else None,
         user=_user_name((raw.metadata or {}).get("user_id")),
         cache_lifetime=_cache_lifetime(raw),
@@ -174,6 +199,14 @@ def _cache_lifetime(raw: MessagesBody) -> Literal["5m", "1h"] | None:
 
 def _effort(thinking: dict[str, Any] | None, effort: str | None) -> str | None:
     return effort if thinking is None else _thinking_effort(thinking, effort) or effort
+
+
+def _budget(thinking: dict[str, Any] | None) -> int | None:
+    match thinking:
+        case {"type": "enabled", "budget_tokens": int(budget)} if budget > 0:
+            return budget
+        case _:
+            return None
 
 
 def _thinking_effort(thinking: dict[str, Any], effort: str | None) -> str | None:

@@ -37,6 +37,12 @@ def make_request_id() -> str:
     return f"req_{secrets.token_hex(12)}"
 
 
+def request_id_headers(scope: Scope) -> list[tuple[bytes, bytes]]:
+    """A request's id, by the names that whoever asked knows."""
+    value: bytes = scope[REQUEST_ID].encode()
+    return [(b"x-request-id", value), *([(b"request-id", value)] if is_anthropic(scope) else [])]
+
+
 class BoundaryMiddleware:
     """Pure ASGI."""
 
@@ -57,9 +63,7 @@ class BoundaryMiddleware:
             nonlocal started
             if not started and message["type"] in _STARTS:
                 started = True
-                headers = [*message.get("headers", ()), *SECURITY_HEADERS, (b"x-request-id", request_id.encode())]
-                if is_anthropic(scope):
-                    headers.append((b"request-id", request_id.encode()))
+                headers = [*message.get("headers", ()), *SECURITY_HEADERS, *request_id_headers(scope)]
                 # The page brings a policy of its own. Names are lower case here, as ASGI wants them.
                 if _POLICY not in dict(headers):
                     headers.append(DEFAULT_POLICY)

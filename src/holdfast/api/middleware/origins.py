@@ -48,8 +48,10 @@ class OriginMiddleware:
         self._has_hosts = bool(server.allowed_hosts)
         session_headers = f"{dialect.header('Session-Id')}, {dialect.header('Session-Key')}"
         self._allow_headers = f"{ALLOWED_HEADERS}, {session_headers}"
+        # An SDK in a page reads its request's id there, and whether to try again, as it does anywhere else.
         self._expose_headers = (
-            f"X-Request-Id, {dialect.header('Run-Id')}, {session_headers}, Retry-After, Idempotency-Replayed"
+            f"X-Request-Id, Request-Id, {dialect.header('Run-Id')}, {session_headers}, Retry-After, X-Should-Retry, "
+            f"Idempotency-Replayed, {dialect.header('Warning')}"
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -5,7 +5,7 @@ the results, its copy of the conversation lacks what the server did in between, 
 take the place of the client's copy of them. Sits on the store's port.
 """
 
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence, Set
 from typing import Final
 
 import msgspec
@@ -123,27 +123,77 @@ async def restore_history(continued: Continued, conversation: SentConversation) 
     return await run_aside(is_many(path) or is_many(history), _restore, path, history)
 
 
+async def restore_hidden(store: Kept, head: NodeId, conversation: SentConversation) -> tuple[Message, ...]:
+    """The client's history up to an answer, with what the client left out of its calls, or has no place for.
+
+    Raises:
+        StoreUnavailableError: that cannot be known now.
+    """
+    history = conversation.history
+    if not any(_calls_of(history)):
+        return history
+    path = await store.path(head)
+    return await run_aside(is_many(path) or is_many(history), _restore_hidden, path, history)
+
+
+def _restore_hidden(path: Sequence[StoredMessage], history: Sequence[Message]) -> tuple[Message, ...]:
+    sent = {call.id for call in _calls_of(history)}
+    hidden = {stored.run for stored in path if _is_hidden(stored.message, sent)}
+    return _restore([stored for stored in path if stored.run in hidden], history)
+
+
+def _is_hidden(message: Message, sent: Set[CallId]) -> bool:
+    """What the server did and the client does not tell; and calls with what a provider wants back of them (U3)."""
+    match message:
+        case ToolMessage():
+            return message.by_server and message.call_id not in sent
+        case AssistantMessage():
+            return any(call.metadata for call in message.tool_calls)
+        case _:
+            return False
+
+
 def _restore(path: Sequence[StoredMessage], history: Sequence[Message]) -> tuple[Message, ...]:
-    by_call = _added_by_call(mend_results(path))
+    said, made = _said_by_run(mend_results(path))
     restored: list[Message] = []
+    done: set[RunId] = set()
+    is_told = False
+    """What is being looked at is part of a run whose record stands there already."""
     for message in history:
-        calls = message.tool_calls if isinstance(message, AssistantMessage) else ()
-        found = (by_call[call.id] for call in calls if call.id in by_call and _is_same(call, by_call[call.id][0]))
-        restored += next((added for _, added in found), [message])
+        if isinstance(message, AssistantMessage):
+            run = _run_of(message, made)
+            if run is not None:
+                restored += () if run in done else said[run]
+                done.add(run)
+            is_told = run is not None or (is_told and all(call.id in made for call in message.tool_calls))
+        elif not is_answer(message):
+            is_told = False
+        if not is_told:
+            restored.append(message)
     return tuple(restored)
 
 
-def _added_by_call(path: Sequence[StoredMessage]) -> dict[CallId, tuple[ToolCall, list[Message]]]:
-    """For each call: the call, and all that its run added to the conversation."""
-    added: dict[RunId | None, list[Message]] = {}
-    by_call: dict[CallId, tuple[ToolCall, list[Message]]] = {}
+def _run_of(message: AssistantMessage, made: Mapping[CallId, tuple[ToolCall, RunId]]) -> RunId | None:
+    """The run that made one of a message's calls."""
+    for call in message.tool_calls:
+        if call.id in made and _is_same(call, made[call.id][0]):
+            return made[call.id][1]
+    return None
+
+
+def _said_by_run(
+    path: Sequence[StoredMessage],
+) -> tuple[dict[RunId, list[Message]], dict[CallId, tuple[ToolCall, RunId]]]:
+    """All that each run added to the conversation; and its calls, with the run that made each."""
+    said: dict[RunId, list[Message]] = {}
+    made: dict[CallId, tuple[ToolCall, RunId]] = {}
     for stored in path:
-        if stored.unreadable:
+        if stored.unreadable or stored.run is None:
             continue
-        messages = added.setdefault(stored.run, [])
+        messages = said.setdefault(stored.run, [])
         # A run's input comes first and is what the client sent; its own words begin with the first assistant message.
         if messages or isinstance(stored.message, AssistantMessage):
             messages.append(stored.message)
         if isinstance(stored.message, AssistantMessage):
-            by_call |= {call.id: (call, messages) for call in stored.message.tool_calls}
-    return by_call
+            made |= {call.id: (call, stored.run) for call in stored.message.tool_calls}
+    return said, made

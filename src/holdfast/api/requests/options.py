@@ -7,7 +7,9 @@ from holdfast.api.service import Models
 from holdfast.upstream.port import NamedTool, Options, ResponseFormat, ToolChoice
 
 
-def warn_of_left_out(models: Models, model: str, options: Options, ignored: Sequence[str] = ()) -> str | None:
+def warn_of_left_out(
+    models: Models, model: str, options: Options, ignored: Sequence[str] = (), names: Mapping[str, str] | None = None
+) -> str | None:
     """C11: what was asked for and does not reach the model, in a sentence; None: everything does.
 
     Args:
@@ -15,9 +17,11 @@ def warn_of_left_out(models: Models, model: str, options: Options, ignored: Sequ
         model: the one that is asked.
         options: what it is asked for.
         ignored: the names of what this server passes on to none.
+        names: what the client calls some of the options.
     """
-    names = sorted({*ignored, *models.left_out(model, options)})
-    return f"These parameters do not reach the model and were left out: {', '.join(names)}." if names else None
+    left_out = ((names or {}).get(option, option) for option in models.left_out(model, options))
+    told = ", ".join(sorted({*ignored, *left_out}))
+    return f"These parameters do not reach the model and were left out: {told}." if told else None
 
 
 def as_tool_choice(given: Any) -> ToolChoice | None:

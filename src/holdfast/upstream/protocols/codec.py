@@ -61,8 +61,8 @@ class Codec(ABC):
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise ProtocolError("The provider's answer is no count of tokens.") from error
 
-    def left_out(self, options: Options) -> tuple[str, ...]:
-        """What is asked for and does not reach the model."""
+    def left_out(self, model: str, options: Options) -> tuple[str, ...]:
+        """What is asked for and does not reach a model."""
         asked = {name: getattr(options, name) for name in sorted(self.lacks)}
         # A penalty of 0 asks for nothing; a seed of 0 does.
         return tuple(name for name, value in asked.items() if value or (name == "seed" and value is not None))

@@ -6,12 +6,13 @@ A codec only says which parts belong together: `encode` and `decode` of its fold
 from typing import Final
 
 from holdfast.config import WireProtocol
-from holdfast.upstream.port import ModelCall
+from holdfast.upstream.port import ModelCall, Options
 from holdfast.upstream.protocols.anthropic.decode import AnthropicDecoder
 from holdfast.upstream.protocols.anthropic.encode import (
     API_VERSION,
     encode_anthropic_request,
     encode_count_request,
+    find_left_out,
 )
 from holdfast.upstream.protocols.chat_completions.decode import ChatCompletionsDecoder
 from holdfast.upstream.protocols.chat_completions.encode import ChatQuirks, encode_chat_request
@@ -72,6 +73,10 @@ class AnthropicCodec(Codec):
     def encode_count(self, call: ModelCall) -> bytes:
         """The body to post to `count_path`."""
         return encode_count_request(call)
+
+    def left_out(self, model: str, options: Options) -> tuple[str, ...]:
+        """What is asked for and does not reach a model: what only some of them take, too."""
+        return (*super().left_out(model, options), *find_left_out(model, options))
 
 
 CODECS: Final[dict[WireProtocol, Codec]] = {

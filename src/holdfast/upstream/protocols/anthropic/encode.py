@@ -41,7 +41,7 @@ BUDGET_TOKENS: Final = {
 }
 """How much thinking an effort stands for, where thinking has a budget."""
 EFFORTS: Final = {"none": "low", "minimal": "low"}
-"""Efforts that this protocol calls otherwise. `none` is its lowest: not every model lets thinking be turned off."""
+"""Efforts that this protocol calls otherwise. `none` is its lowest, where thinking need not be asked for."""
 
 _DATA_URL: Final = re.compile(r"data:(?P<type>[\w.+-]+/[\w.+-]+)[^,]*;base64,(?P<data>.*)", re.DOTALL)
 
@@ -52,7 +52,7 @@ def encode_anthropic_request(call: ModelCall, *, stream: bool) -> bytes:
     """The body to post."""
     options = call.options
     model = generation_of(call.model)
-    budget = None if model.adaptive_thinking else _budget_of(call)
+    budget = None if model.adaptive_thinking or not _may_think(call) else _budget_of(options)
     system: Any = _encode_system(call.system, options.response_format, model)
     messages = _encode_messages(call.messages)
     if options.cache_lifetime is not None:
@@ -65,16 +65,10 @@ def encode_anthropic_request(call: ModelCall, *, stream: bool) -> bytes:
         "stream": stream,
         "thinking": _encode_thinking(options, model, budget),
         "output_config": _encode_output_config(options, model),
-        # Sequences of nothing but white space are refused.
-        "stop_sequences": [sequence for sequence in options.stop if sequence.strip()] or None,
+        "stop_sequences": _encode_stop(options) or None,
         "metadata": {"user_id": options.user} if options.user else None,
+        **_encode_sampling(options, model, budget),
     }
-    if model.sampling and budget is None and not (model.adaptive_thinking and options.reasoning_effort):
-        if options.temperature is not None:
-            body["temperature"] = min(options.temperature, 1.0)  # OpenAI's scale goes to 2.
-        else:
-            body["top_p"] = options.top_p  # One or the other: both together are refused.
-        body["top_k"] = options.top_k
     if call.tools:
         body["tools"] = [_encode_tool(tool, model) for tool in call.tools]
         body["tool_choice"] = _encode_tool_choice(options)
@@ -93,6 +87,39 @@ def encode_count_request(call: ModelCall) -> bytes:
     return _encode({key: value for key, value in body.items() if value is not None})
 
 
+def find_left_out(name: str, options: Options) -> set[str]:
+    """What the protocol has, and this model does not take, or not beside the rest of what is asked for."""
+    model = generation_of(name)
+    budget = None if model.adaptive_thinking or _forces_tool(options) else _budget_of(options)
+    sent = _encode_sampling(options, model, budget)
+    asked = {"temperature": options.temperature, "top_p": options.top_p, "top_k": options.top_k}
+    left_out = {option for option, value in asked.items() if value is not None and option not in sent}
+    if len(_encode_stop(options)) < len(options.stop):
+        left_out.add("stop")
+    if options.reasoning_effort not in (None, "none") and not model.adaptive_thinking and budget is None:
+        left_out.add("reasoning_effort")
+    return left_out
+
+
+def _encode_stop(options: Options) -> list[str]:
+    """Sequences of nothing but white space are refused."""
+    return [sequence for sequence in options.stop if sequence.strip()]
+
+
+def _encode_sampling(options: Options, model: Generation, budget: int | None) -> dict[str, float]:
+    """No thinking model takes any, and temperature and top_p together are refused."""
+    if not model.sampling or budget is not None or (model.adaptive_thinking and options.reasoning_effort):
+        return {}
+    sampling: dict[str, float] = {}
+    if options.temperature is not None:
+        sampling["temperature"] = min(options.temperature, 1.0)  # OpenAI's scale goes to 2.
+    elif options.top_p is not None:
+        sampling["top_p"] = options.top_p
+    if options.top_k is not None:
+        sampling["top_k"] = options.top_k
+    return sampling
+
+
 def _keep(system: str | None, messages: list[dict[str, Any]], lifetime: str) -> list[dict[str, Any]] | None:
     """Marks how far the provider should keep what it reads: the whole of it, and what other conversations share."""
     mark = {"type": "ephemeral"} if lifetime == "5m" else {"type": "ephemeral", "ttl": lifetime}
@@ -109,22 +136,24 @@ def _forces_tool(options: Options) -> bool:
     return options.tool_choice == "required" or isinstance(options.tool_choice, NamedTool)
 
 
-def _budget_of(call: ModelCall) -> int | None:
-    """The budget for thinking; None where there is to be none, or where the request could not have it."""
-    options = call.options
-    budget = BUDGET_TOKENS.get(options.reasoning_effort or "none")
-    if budget is None or (call.tools and _forces_tool(options)) or not _may_think(call.messages):
-        return None
-    if options.max_output_tokens is None:
+def _budget_of(options: Options) -> int | None:
+    """The budget for thinking; None where there is to be none, or no room for it."""
+    named, limit = options.reasoning_budget_tokens, options.max_output_tokens
+    if named is not None and (limit is None or named < limit):
+        return named
+    budget = named or BUDGET_TOKENS.get(options.reasoning_effort or "none")
+    if budget is None or limit is None:
         return budget
     # The budget is part of the answer's limit, and must leave room for the answer.
-    budget = min(budget, options.max_output_tokens // 2)
+    budget = min(budget, limit // 2)
     return budget if budget >= MIN_BUDGET_TOKENS else None
 
 
-def _may_think(messages: tuple[Message, ...]) -> bool:
-    """With a budget, a turn that has begun with a tool call must have begun with signed thinking."""
-    for message in reversed(messages):
+def _may_think(call: ModelCall) -> bool:
+    """With a budget no tool is forced, and a turn that began with a tool call must have begun with signed thinking."""
+    if call.tools and _forces_tool(call.options):
+        return False
+    for message in reversed(call.messages):
         match message:
             case UserMessage():
                 return True
@@ -140,16 +169,16 @@ def _encode_thinking(options: Options, model: Generation, budget: int | None) ->
         return {"type": "enabled", "budget_tokens": budget}
     if not model.adaptive_thinking or options.reasoning_effort in (None, "none") or _forces_tool(options):
         return None
-    thinking = {"type": "adaptive"}
-    if not model.shows_thinking and options.reasoning_summary != "none":
-        thinking["display"] = "summarized"
-    return thinking
+    wants_words = options.reasoning_summary != "none"
+    if wants_words == model.shows_thinking:
+        return {"type": "adaptive"}
+    return {"type": "adaptive", "display": "summarized" if wants_words else "omitted"}
 
 
 def _encode_output_config(options: Options, model: Generation) -> dict[str, Any] | None:
     config: dict[str, Any] = {}
     effort = options.reasoning_effort
-    if effort and model.adaptive_thinking:
+    if effort and model.adaptive_thinking and (effort != "none" or model.thinks_unasked):
         effort = EFFORTS.get(effort, effort)
         config["effort"] = "high" if effort == "xhigh" and not model.knows_xhigh else effort
     wanted = options.response_format

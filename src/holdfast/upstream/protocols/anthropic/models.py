@@ -26,6 +26,8 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
     """`output_config.format` and strict tools are taken."""
     shows_thinking: bool
     """Thinking comes in words without being asked to."""
+    thinks_unasked: bool
+    """A request that says nothing of thinking has it, and not every such model lets it be turned off."""
     knows_xhigh: bool
     max_output_tokens: int
     """How long an answer may be when nobody has said: within every model's own limit."""
@@ -39,6 +41,7 @@ def generation_of(model: str) -> Generation:
         sampling=version < (4, 7),
         json_schema=version >= (4, 5),
         shows_thinking=version < (4, 7),
+        thinks_unasked=version >= (5, 0),
         knows_xhigh=version >= (4, 7),
         max_output_tokens=32_000 if version >= (4, 0) else 8_192 if version == (0, 0) or version > (3, 0) else 4_096,
     )

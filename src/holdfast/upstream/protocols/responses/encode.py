@@ -42,7 +42,7 @@ def encode_responses_request(call: ModelCall, *, stream: bool) -> bytes:
         "temperature": options.temperature,
         "top_p": options.top_p,
         "max_output_tokens": options.max_output_tokens,
-        "reasoning": _present({"effort": options.reasoning_effort, "summary": options.reasoning_summary}),
+        "reasoning": _present({"effort": options.reasoning_effort, "summary": _summary(options)}),
         "text": _present({"format": _encode_format(options), "verbosity": options.verbosity}),
         "user": options.user,
         "metadata": options.metadata or None,
@@ -55,6 +55,11 @@ def encode_responses_request(call: ModelCall, *, stream: bool) -> bytes:
         body["tool_choice"] = _encode_tool_choice(options.tool_choice)
         body["parallel_tool_calls"] = options.parallel_tool_calls
     return _encode({key: value for key, value in body.items() if value is not None})
+
+
+def _summary(options: Options) -> str | None:
+    """None is what nobody asked for; by that word it would be refused."""
+    return None if options.reasoning_summary == "none" else options.reasoning_summary
 
 
 def _present(fields: dict[str, Any]) -> dict[str, Any] | None:
