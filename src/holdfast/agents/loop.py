@@ -351,9 +351,8 @@ class Loop:
         # The model was shown it, and its server may be on its way back.
         missing = await self._missing_tools()
         if name not in (known := self._tool_names()):
-            raise ToolError(
-                " ".join([f"There is no tool named {name!r}. Tools: {', '.join(known) or 'none'}.", *missing])
-            )
+            shown = ", ".join(dict.fromkeys([*(tool.name for tool in self._request.client_tools), *known]))
+            raise ToolError(" ".join([f"There is no tool named {name!r}. Tools: {shown or 'none'}.", *missing]))
 
     def _tool_names(self) -> list[str]:
         return [spec.name for spec in self._agent.tools.specs()] if self._request.server_tools else []

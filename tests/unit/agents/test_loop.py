@@ -156,7 +156,10 @@ async def test_instructions_are_layered_on_the_agents_prompt_in_every_turn(
 
 
 async def test_the_model_is_shown_the_clients_tools_and_the_servers_and_no_name_twice() -> None:
-    """C11.a, C11.b: a tool of the client's stands for the server's of the same name, which is then not carried out."""
+    """C11.a, C11.b: a tool of the client's stands for the server's of the same name, which is then not carried out.
+
+    A model that names neither's is told all that it may call: it would take itself to have no others.
+    """
     mine = ToolSpec(name="echo", description="the client's", parameters={})
     calling = asks_for(("echo", "{}"))
     async with open_world(MemoryStore(), [calling, says("ok"), calling, says("ok")]) as w:
@@ -166,10 +169,10 @@ async def test_the_model_is_shown_the_clients_tools_and_the_servers_and_no_name_
         assert w.upstream.calls[0].tools[:2] == (THEIRS, mine)
         assert [tool.name for tool in w.upstream.calls[0].tools[2:]] == ["hang", "fail", "_hidden"]
         await w.run(session="s2")
-        # Where the server's are not shown, a model that names one all the same is told so.
+        # Where the server's are not shown, a model that names one all the same is told what it may call.
         await w.run(session="s3", server_tools=False, client_tools=(THEIRS,))
         assert w.upstream.calls[2].tools == (THEIRS,)
-        assert told(w) == [("There is no tool named 'echo'. Tools: none.", True)]
+        assert told(w) == [(f"There is no tool named 'echo'. Tools: {THEIRS.name}.", True)]
         assert w.tools.done == []
 
 
