@@ -68,10 +68,20 @@ class SystemMessage(Value, frozen=True, kw_only=True, tag="system"):
     text: str
 
 
+REMINDER: Final = "<system-reminder>"
+"""How instructions begin that stand among what a user said: Claude Code's, and those that came in their own role."""
+
+
 class UserMessage(Value, frozen=True, kw_only=True, tag="user"):
     """What a person said."""
 
     parts: tuple[UserPart, ...]
+
+    @property
+    def without_reminders(self) -> "UserMessage":
+        """What the person said, and not what their client put beside it for the model."""
+        parts = (part for part in self.parts if not (isinstance(part, Text) and part.text.startswith(REMINDER)))
+        return UserMessage(parts=tuple(parts))
 
     @property
     def text(self) -> str:

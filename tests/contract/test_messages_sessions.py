@@ -50,6 +50,16 @@ async def test_a_conversation_has_a_session_without_being_named() -> None:
         assert await stored(world, names[0]) == ["Hello?", "Hi.", "Bye?", "Bye."]
 
 
+async def test_a_session_is_called_by_what_its_user_said() -> None:
+    """M5.b, J2.a: not by the instructions that Claude Code puts beside that, which are the same in every session."""
+    reminder = {"type": "text", "text": "<system-reminder>\nBe brief.\n</system-reminder>"}
+    question = {"type": "text", "text": "Why is the sky blue?"}
+    async with serving([Reply(text="Hi.")]) as world:
+        await ask(world.client, [reminder, question, reminder], headers=CLAUDE)
+        (session,) = (await world.client.get("/v1/sessions")).json["data"]
+    assert session["title"] == "Why is the sky blue?"
+
+
 async def test_claude_code_s_session_is_the_run_s_and_what_it_sends_is_what_the_model_sees() -> None:
     """M5.b: it sends the whole conversation with every request; the stored one is for people."""
     async with serving([Reply(text="Hi."), Reply(text="Bye."), Reply(text="Short.")]) as world:

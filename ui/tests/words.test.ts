@@ -1,7 +1,7 @@
 import { describe, expect, it } from "vitest";
 import type { ToolItem } from "../src/lib/fold";
 import { type AnsweredBy, LIVE_STATUSES, type OutcomeName } from "../src/lib/wire";
-import { STATUS_WORDS, bytes, count, day, duration, isGoing, toolRemark } from "../src/lib/words";
+import { STATUS_WORDS, bytes, count, day, duration, isGoing, splitReminders, toolRemark } from "../src/lib/words";
 
 describe("a call that did not simply run", () => {
   const remark = (tool: Partial<ToolItem>) => toolRemark({ arguments: "", bytesReceived: 0, approval: null, ...tool } as ToolItem);
@@ -23,6 +23,15 @@ describe("a call that did not simply run", () => {
     expect(denied("nobody")).toContain("nobody to ask");
     expect(denied("client")).toContain("Denied");
     expect(remark({ state: "not_run", output: "This call needs approval and there is nobody to ask." })).toContain("nobody to ask");
+  });
+});
+
+describe("what a client put beside a person's words", () => {
+  it("is told apart from them", () => {
+    const text = "<system-reminder>\nBe brief.\n</system-reminder>\nWhy?\n<system-reminder>It is Monday.</system-reminder>";
+    expect(splitReminders(text)).toEqual({ said: "Why?", beside: "Be brief.\n\nIt is Monday." });
+    expect(splitReminders(" as it was typed \n")).toEqual({ said: " as it was typed \n", beside: "" });
+    expect(splitReminders("a <system-reminder> b")).toEqual({ said: "a <system-reminder> b", beside: "" });
   });
 });
 

@@ -132,8 +132,10 @@ class SessionRecord(msgspec.Struct, frozen=True, kw_only=True):
 def make_title(messages: Sequence[Message]) -> str:
     """A session's name until a person gives it one: how its first question begins."""
     for message in messages:
+        if not isinstance(message, UserMessage):
+            continue
         # Its beginning: millions of words would take their time.
-        if isinstance(message, UserMessage) and (begun := message.text.lstrip()[:_TITLE_LOOKED_AT].split()):
+        if begun := message.without_reminders.text.lstrip()[:_TITLE_LOOKED_AT].split():
             return " ".join(begun)[:TITLE_CHARACTERS]
     return ""
 

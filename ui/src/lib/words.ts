@@ -90,6 +90,26 @@ export function tokenWords({ count, exact }: { count: number; exact: boolean }):
   return exact ? number(count) : `≈ ${number(count)}`;
 }
 
+const REMINDER = ["<system-reminder>", "</system-reminder>"] as const;
+
+/** What a person said, and the instructions that their client put beside it for the model, as Claude Code does. */
+export function splitReminders(text: string): { said: string; beside: string } {
+  const said: string[] = [];
+  const beside: string[] = [];
+  let at = 0;
+  for (;;) {
+    const begin = text.indexOf(REMINDER[0], at);
+    const end = begin < 0 ? -1 : text.indexOf(REMINDER[1], begin);
+    if (end < 0) break;
+    said.push(text.slice(at, begin));
+    beside.push(text.slice(begin + REMINDER[0].length, end).trim());
+    at = end + REMINDER[1].length;
+  }
+  if (!beside.length) return { said: text, beside: "" };
+  said.push(text.slice(at));
+  return { said: said.map((piece) => piece.trim()).filter(Boolean).join("\n"), beside: beside.join("\n\n") };
+}
+
 /** The beginning of a Markdown text in one line, without its marks. */
 export function preview(text: string): string {
   const bare = text.slice(0, 400).replace(/```\w*|\|?[ :]*-{3,}[ :]*\|?|[|>#]+/g, " ").replace(/[*`~]+/g, "");

@@ -6,7 +6,7 @@ vocabulary, and on what other APIs read alike.
 """
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
@@ -20,6 +20,7 @@ from holdfast.api.requests.conversation import SentConversation, cut_conversatio
 from holdfast.errors import RequestError
 from holdfast.ids import CallId
 from holdfast.messages import (
+    REMINDER,
     AssistantMessage,
     AssistantPart,
     Image,
@@ -32,8 +33,6 @@ from holdfast.messages import (
     UserMessage,
     UserPart,
 )
-
-_REMINDER: Final = "<system-reminder>"
 
 
 class ReadConversation(msgspec.Struct, frozen=True, kw_only=True):
@@ -134,7 +133,7 @@ class _Reader:
             return
         # Among the user's words, as no other protocol takes instructions there from every model. At the front it would
         # be about something else, and a provider would have to read the whole conversation anew.
-        marked = text if text.startswith(_REMINDER) else f"{_REMINDER}\n{text}\n</system-reminder>"
+        marked = text if text.startswith(REMINDER) else f"{REMINDER}\n{text}\n</system-reminder>"
         self.said.append(UserMessage(parts=(Text(text=marked),)))
 
     def _read_user(self, blocks: list[Any], at: str) -> list[Message]:

@@ -16,7 +16,6 @@ from holdfast.messages import (
     Image,
     Message,
     SystemMessage,
-    Text,
     ToolMessage,
     ToolSpec,
     UserMessage,
@@ -42,7 +41,6 @@ class DemoTurn(msgspec.Struct, frozen=True, kw_only=True):
     """How many times slower than usual it speaks."""
 
 
-_REMINDER: Final = "<system-reminder>"
 INTRODUCTION: Final = """\
 I am Holdfast's built-in **demo model**. I run offline, without a key, and I only understand a few requests; \
 everything around me (streaming, tools, sessions, stopping, replay) is the real thing.
@@ -125,7 +123,7 @@ def _make_turn(call: ModelCall) -> DemoTurn:
         results.insert(0, message)
     if results:
         return _tell_results(results)
-    prompt = _said(last).text if isinstance(last, UserMessage) else ""
+    prompt = last.without_reminders.text if isinstance(last, UserMessage) else ""
     tools = {} if call.options.tool_choice == "none" else {tool.name: tool for tool in call.tools}
     wanted = find_requests(prompt) or find_named(prompt, tools.values())
     forced = call.options.tool_choice
@@ -140,12 +138,6 @@ def _make_turn(call: ModelCall) -> DemoTurn:
         answer = make_example(schema) if schema else {"answer": "This is the demo model.", "prompt": prompt}
         return DemoTurn(reasoning="An answer in JSON is asked for.", text=msgspec.json.encode(answer).decode())
     return _speak(prompt[:MAX_REQUEST_CHARACTERS], last)
-
-
-def _said(message: UserMessage) -> UserMessage:
-    """What the user has said; Claude Code puts instructions beside that, which speak of everything."""
-    parts = (part for part in message.parts if not (isinstance(part, Text) and part.text.startswith(_REMINDER)))
-    return UserMessage(parts=tuple(parts))
 
 
 def _call_tools(wanted: Sequence[DemoCall], tools: dict[str, ToolSpec]) -> DemoTurn:
