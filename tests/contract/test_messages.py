@@ -172,7 +172,10 @@ async def test_any_version_any_beta_and_any_field_will_do(version: str | None) -
 
 
 async def test_what_is_asked_for_and_not_done_is_named() -> None:
-    """M1.c, M1.g: fields, and tools that only Anthropic's own servers carry out."""
+    """M1.c, M1.g: fields, and tools of Anthropic's own types; of those the model is told too.
+
+    Claude Code asks a model with nothing but `web_search` to search the web, and takes what it says for the results.
+    """
     wanted: dict[str, Any] = {
         "context_management": {"edits": []},
         "mcp_servers": [{"type": "url", "url": "https://example.invalid", "name": "x"}],
@@ -186,7 +189,9 @@ async def test_what_is_asked_for_and_not_done_is_named() -> None:
     }
     async with serving([Reply(text="Hi")]) as world:
         answer = await ask(world.client, **wanted)
-        assert [tool["function"]["name"] for tool in world.provider.requests[0].body["tools"]] == ["pick"]
+        body = world.provider.requests[0].body
+        assert [tool["function"]["name"] for tool in body["tools"]] == ["pick"]
+        assert "These tools are not available here: web_search, bash." in body["messages"][0]["content"]
     assert answer.headers["X-Holdfast-Warning"] == (
         "These parameters do not reach the model and were left out: context_management, mcp_servers, thinking, "
         "tools.bash, tools.web_search, top_k."

@@ -44,6 +44,10 @@ from holdfast.upstream.port import Options
 
 CLAUDE_CODE_SESSION: Final = "X-Claude-Code-Session-Id"
 NAMED_KINDS: Final = 10
+NOT_HERE: Final = (
+    "These tools are not available here: {}. Where one of them would be needed, say so, and do not make up what it "
+    "would have found."
+)
 ESTIMATED: Final = "input_tokens is an estimate: the model's provider has not counted them."
 
 
@@ -145,7 +149,7 @@ def _describe_run(request: Request, asked: MessagesRequest, target: Target, sess
         model=target.model,
         answers_as=target.answers_as,
         input=talk.input,
-        instructions=talk.system,
+        instructions="\n\n".join(filter(None, (talk.system, _name_left_out(asked)))),
         client_tools=asked.tools.specs,
         options=_within_limit(asked.options, target.agent.with_defaults(Options()).max_output_tokens),
         on_disconnect=on_disconnect,
@@ -156,6 +160,12 @@ def _describe_run(request: Request, asked: MessagesRequest, target: Target, sess
         trace_parent=trace_parent(request),
         metadata=asked.metadata,
     )
+
+
+def _name_left_out(asked: MessagesRequest) -> str:
+    """What the model is told of tools that are not here: Claude Code takes its words for what a search has found."""
+    names = ", ".join(name.removeprefix("tools.") for name in asked.tools.left_out[:NAMED_KINDS])
+    return NOT_HERE.format(names) if names else ""
 
 
 def _warn_of_unread(asked: MessagesRequest) -> str | None:
