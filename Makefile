@@ -146,6 +146,10 @@ lock: $(UV) ## Remake the lock files
 		$(LOCK) --extra $$name pyproject.toml tests/frameworks/requirements/$$name.txt \
 			--output-file tests/frameworks/requirements/$$name.lock || exit 1; \
 	done
+	for name in $(CLIENTS); do \
+		$(LOCK) tests/clients/drivers/requirements/$$name.txt \
+			--output-file tests/clients/drivers/requirements/$$name.lock || exit 1; \
+	done
 	$(LOCK) requirements-node.in --output-file requirements-node.lock
 
 clean: ## Remove everything that was fetched or built here

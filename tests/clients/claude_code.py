@@ -21,7 +21,7 @@ from tests.clients.world import World, missing
 from tests.serving import KEY
 from tests.terminals import Terminal, opened_program
 
-VERSION: Final = "2.1.327"
+VERSION: Final = "2.1.328"
 _FLAGS: Final = ("--output-format", "stream-json", "--verbose", "--dangerously-skip-permissions")
 _NOWHERE: Final = "http://127.0.0.1:9"
 
