@@ -242,15 +242,32 @@ async def test_what_the_server_did_is_known_for_as_long_as_its_client_s_call_is(
 
 
 async def test_what_a_provider_wants_back_of_a_call_goes_back_for_as_long_as_the_call_does() -> None:
-    """M4.c, U3: this API has no place for it, so the stored record of the call takes the place of the client's."""
+    """M4.c, U3: also to a client that keeps no field it does not know: the stored record takes the call's place."""
     script = [Reply(calls=(PICK,), seal="sealed-1"), Reply(text="Red it is."), Reply(text="Bye.")]
     async with serving(script) as world:
         first = message_of(await ask(world.client, tools=[PICK_TOOL]))
+        assert first["content"][0].pop("encrypted_content")
         messages = sent_back(first, result_of("call_pick", "Done."))
         second = message_of(await ask(world.client, messages=messages, tools=[PICK_TOOL]))
         messages += [{"role": "assistant", "content": second["content"]}, {"role": "user", "content": "And now?"}]
         message_of(await ask(world.client, messages=messages, tools=[PICK_TOOL]))
         assert ["sealed-1" in str(request.body) for request in world.provider.requests] == [False, True, True]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_what_a_provider_wants_back_of_a_call_travels_with_it(agent: AgentSettings, stream: bool) -> None:
+    """M1.f, U3: where nothing is stored too; of the client's calls and the server's."""
+    script = [
+        Reply(calls=(READ,), seal="sealed-1"),
+        Reply(calls=(PICK,), seal="sealed-2"),
+        Reply(text="Red cat."),
+    ]
+    async with serving(script, agent=agent) as world:
+        first = message_of(await ask(world.client, tools=[PICK_TOOL], store=False, stream=stream))
+        back = sent_back(first, result_of("call_pick", "Done."))
+        message_of(await ask(world.client, messages=back, tools=[PICK_TOOL], store=False))
+        calls = [call for said in world.provider.requests[-1].body["messages"] for call in said.get("tool_calls", ())]
+    assert [call["extra_content"]["google"]["thought_signature"] for call in calls] == ["sealed-1", "sealed-2"]
 
 
 async def test_both_kinds_without_a_stored_record(agent: AgentSettings) -> None:

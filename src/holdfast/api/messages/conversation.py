@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from holdfast.api.chat_messages import MAX_MESSAGES, parse_image_url, refuse_empty, refuse_too_many, unsupported_part
-from holdfast.api.items.encrypted_content import SealedReasoning, unseal
+from holdfast.api.items.encrypted_content import SealedReasoning, open_call, unseal
 from holdfast.api.items.foreign import note_of
 from holdfast.api.items.input import SUMMARY_OF_EARLIER
 from holdfast.api.items.items import LONGEST_NAME, NOT_IN_NAMES, OWN_LABEL, join_tool
@@ -262,8 +262,9 @@ def _read_call(block: dict[str, Any], name: str, at: str) -> ToolCall:
     given = block.get("input", {})
     if not isinstance(given, dict):
         raise malformed(f"{at}.input", "must be an object")
-    call = CallId(_string(block, "id", at))
-    return ToolCall(id=call, name=name, arguments=msgspec.json.encode(given).decode())
+    call, sealed = CallId(_string(block, "id", at)), block.get("encrypted_content")
+    metadata = open_call(sealed) if isinstance(sealed, str) else None
+    return ToolCall(id=call, name=name, arguments=msgspec.json.encode(given).decode(), metadata=metadata)
 
 
 def _read_server_result(block: dict[str, Any], at: str) -> ToolMessage:

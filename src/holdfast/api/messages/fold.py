@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol, assert_never
 
 import msgspec
 
-from holdfast.api.items.encrypted_content import seal_reasoning
+from holdfast.api.items.encrypted_content import seal_call, seal_reasoning
 from holdfast.api.items.items import split_tool
 from holdfast.events import (
     Answered,
@@ -216,9 +216,8 @@ class MessageFold:
         self._shown.add(call_id)
         label, tool = split_tool(name)
         given = as_input(arguments)
-        self._write_whole(
-            {"type": "mcp_tool_use", "id": call_id, "name": tool, "server_name": label, "input": given},
-        )
+        block = {"type": "mcp_tool_use", "id": call_id, "name": tool, "server_name": label, "input": given}
+        self._write_whole({**block, **self._sealed(call_id)})
 
     def _finish_call(self, event: ToolFinished) -> None:
         call = self._calls.get(event.call_id)
@@ -247,9 +246,16 @@ class MessageFold:
         if not given.startswith("{"):
             # Clients take any JSON for the input, and would be refused when they send back what is no object.
             given = msgspec.json.encode(as_input(given)).decode()
-        self._start({"type": "tool_use", "id": event.call_id, "name": name, "input": {}})
+        block = {"type": "tool_use", "id": event.call_id, "name": name, "input": {}}
+        self._start({**block, **self._sealed(event.call_id)})
         self._writer.add_delta(self.next - 1, "input_json_delta", "partial_json", given)
         self._writer.stop_block(self.next - 1)
+
+    def _sealed(self, call_id: CallId) -> Block:
+        """What a call's provider wants back travels with it (U3); the SDKs keep fields that they do not know."""
+        call = self._calls.get(call_id)
+        sealed = None if call is None else seal_call(call.metadata)
+        return {} if sealed is None else {"encrypted_content": sealed}
 
     def _start(self, block: Block) -> None:
         self._writer.start_block(self.next, block)
