@@ -384,6 +384,15 @@ describe("an answer that goes on (T3.c)", () => {
     await vi.waitFor(() => expect([chat.exchanges.map(({ run }) => run), chat.live]).toEqual([["run_1", "run_2", "run_3"], null]));
   });
 
+  it("is shown once, however many have told of it", async () => {
+    going.end(ENDED);
+    await done;
+    listener.routes["GET /v1/runs/run_3"] = json({ id: "run_3" });
+    listener.routes["GET /v1/runs/run_3/events"] = (response) => void response.end(frames([{ ...STARTED, run: "run_3" }, ENDED]));
+    await Promise.all([chat.join("run_3"), chat.join("run_3")]);
+    expect(chat.exchanges.map(({ run }) => run)).toEqual(["run_1", "run_3"]);
+  });
+
   it("that cannot be followed says why, and is no longer waited for", async () => {
     going.end();
     listener.routes["GET /v1/runs/run_1/events"] = json({ error: { message: "No such run." } }, 404);

@@ -138,6 +138,8 @@ class Chat {
   async #attach(run: string, signal: AbortSignal): Promise<void> {
     const { input = [] } = await api.run(run, signal);
     signal.throwIfAborted();
+    // The list of sessions and this one may both have told of it meanwhile.
+    if (this.exchanges.some((exchange) => exchange.run === run)) return;
     const asked = input.flatMap((message) => (message.role === "user" ? partsOf(message) : []));
     const exchange = new Exchange(run, asked, { ...EMPTY, run });
     this.exchanges = [...this.exchanges, exchange];
