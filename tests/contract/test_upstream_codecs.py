@@ -357,6 +357,44 @@ def test_garbage_is_passed_over(protocol: WireProtocol) -> None:
     assert text_of(decode(CODECS[protocol], body)) == ["one", " two"]
 
 
+ODD_PARTS: list[tuple[WireProtocol, object]] = [
+    ("chat_completions", chat(content={"a": 1})),  # type: ignore[arg-type]
+    ("chat_completions", chat(tool_calls={"index": 0, "id": "c", "function": {"name": "f", "arguments": "{}"}})),
+    ("chat_completions", chat(tool_calls=[{"index": 0, "id": 7, "function": {"name": "f", "arguments": "{}"}}])),
+    ("chat_completions", chat(tool_calls=[{"index": 0, "id": "c", "function": {"name": "f", "arguments": [1]}}])),
+    ("chat_completions", {"choices": {"delta": {"content": "x"}}}),
+    ("responses", {"type": "response.output_text.delta", "output_index": 0, "delta": {"a": 1}}),
+    ("responses", {"type": "response.output_text.delta", "output_index": "0", "delta": "x"}),
+    ("responses", {"type": "response.function_call_arguments.delta", "output_index": 1, "item_id": 7, "delta": "{}"}),
+    ("responses", {"type": "response.output_item.done", "output_index": "1", "item": {"type": "message"}}),
+    ("anthropic_messages", {"type": "content_block_delta", "index": "0", "delta": {"type": "text_delta", "text": "x"}}),
+    ("anthropic_messages", {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": {}}}),
+    ("anthropic_messages", {"type": "content_block_delta", "index": 0, "delta": {"partial_json": {"a": 1}}}),
+    ("anthropic_messages", {"type": "content_block_start", "index": 1, "content_block": "tool_use"}),
+]
+
+
+@pytest.mark.parametrize(("protocol", "part"), ODD_PARTS, ids=str)
+def test_a_part_of_the_answer_in_a_form_that_nobody_knows_is_not_left_out_of_it(
+    protocol: WireProtocol, part: object
+) -> None:
+    """U16.b: it would be told as whole without these words, or without this call."""
+    decoder = CODECS[protocol].decoder(CALL)
+    deltas = decoder.feed(stream(protocol, SAY[protocol]("one"), part))
+    assert (text_of(deltas), decoder.finished) == (["one"], False)
+    assert isinstance(decoder.failure, ProtocolError)
+
+
+@every_protocol
+@pytest.mark.parametrize("said", [b"Your account is suspended.", b'"Your account is suspended."'])
+def test_an_error_event_may_be_put_in_any_words(protocol: WireProtocol, said: bytes) -> None:
+    """U9.a: one that is no object is final too, and its words are kept."""
+    body = stream(protocol, SAY[protocol]("one"), b"event: error\ndata: " + said + b"\n\n", close=False)
+    failure = failure_of(CODECS[protocol], body)
+    assert isinstance(failure, ProviderRefusedError)
+    assert failure.message == "Your account is suspended."
+
+
 @every_protocol
 def test_a_clean_end_without_a_finish_reason_is_no_success(protocol: WireProtocol) -> None:
     """U16.b: whatever text came, the answer is partial."""

@@ -14,11 +14,14 @@ from holdfast.events import Answered, Delta, ToolCallBegan
 from holdfast.ids import CallId, make_call_id
 from holdfast.messages import AssistantMessage, Finish, Usage
 from holdfast.sse import SseDecoder, SseFrame
+from holdfast.upstream.failures import failure_of_event
 from holdfast.upstream.port import ModelCall
 from holdfast.upstream.protocols.halves import HalvedCharacters, mend_unicode, settle
 
 UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """All that JSON from a stranger can make the parser raise."""
+
+UNREADABLE_WORDS: Final = "The model's stream has a part of the answer in a form that cannot be read."
 
 UNNAMED_TOOL: Final = "unnamed"
 """A call whose name never came cannot be carried out, and must not vanish either: under this name the model is told."""
@@ -122,8 +125,11 @@ class StreamDecoder(ABC):
         """The counts so far."""
 
     @abstractmethod
-    def _pass_over(self, data: bytes) -> None:
-        """A frame that cannot be read: it must not cost the rest of the stream (U16)."""
+    def _loss_in(self, value: object) -> UpstreamError | None:
+        """What the stream fails with, because this frame, which cannot be read, says something; None: it does not.
+
+        What would be lost with it is a part of the answer, which then would be told as whole without it.
+        """
 
     # Below: for the protocols to use.
 
@@ -169,14 +175,24 @@ class StreamDecoder(ABC):
         mended = mend_unicode(data, keep_halves=True)
         try:
             if mended == data:
-                self._pass_over(data)
+                self._pass_over(event, data)
                 return
             self._halves = self._halves or HalvedCharacters()
             self._take(event, mended, deltas)
         except UNREADABLE:
-            self._pass_over(data)
+            self._pass_over(event, mended)
         if self.failure is not None:
             self.failure.rephrase(settle)
+
+    def _pass_over(self, event: str, data: bytes) -> None:
+        # What is not JSON must not cost the rest of the stream (U16); an error may be put in any words.
+        try:
+            value = msgspec.json.decode(data)
+        except UNREADABLE:
+            value = data.decode("utf-8", "replace") if event == "error" else None
+        failure = failure_of_event(value) if event == "error" else self._loss_in(value)
+        if not self.finished:
+            self.failure = failure
 
 
 def count_of(counts: object, *path: str) -> int:

@@ -17,6 +17,7 @@ from holdfast.upstream.protocols.halves import mend_unicode
 from holdfast.upstream.protocols.stream_decoder import (
     UNNAMED_TOOL,
     UNREADABLE,
+    UNREADABLE_WORDS,
     StreamDecoder,
     count_of,
     encode_arguments,
@@ -36,10 +37,10 @@ STOP_REASONS: Final[dict[str, Finish]] = {
 
 class _BlockDelta(msgspec.Struct, gc=False):
     type: str = ""
-    text: Any = None
-    thinking: Any = None
-    signature: Any = None
-    partial_json: Any = None
+    text: str | None = None
+    thinking: str | None = None
+    signature: str | None = None
+    partial_json: str | None = None
     stop_reason: str | None = None
     stop_sequence: str | None = None
     stop_details: Any = None
@@ -111,8 +112,12 @@ class AnthropicDecoder(StreamDecoder):
             case _:
                 pass  # ping, and whatever is still to come.
 
-    def _pass_over(self, data: bytes) -> None:
-        """Nothing: no server is known to say anything of interest in one."""
+    def _loss_in(self, value: object) -> UpstreamError | None:
+        match value:
+            case {"type": "content_block_start" | "content_block_delta" | "message_delta"}:
+                return ProtocolError(UNREADABLE_WORDS)
+            case _:
+                return None
 
     def _fail(self, failure: UpstreamError) -> None:
         if not self.finished:
@@ -121,17 +126,17 @@ class AnthropicDecoder(StreamDecoder):
     # Blocks.
 
     def _add_delta(self, index: int, delta: _BlockDelta, deltas: list[Delta]) -> None:
-        if delta.text and isinstance(delta.text, str):
+        if delta.text:
             self._has_text = True
             deltas.append(TextAdded(text=delta.text))
-        elif delta.thinking and isinstance(delta.thinking, str):
+        elif delta.thinking:
             deltas.append(ReasoningAdded(text=delta.thinking))
-        elif delta.partial_json and isinstance(delta.partial_json, str):
+        elif delta.partial_json:
             block = self._blocks.get(index)
             if block is not None and block.number >= 0:
                 block.has_arguments = True
                 deltas.append(ArgumentsAdded(index=block.number, text=delta.partial_json))
-        elif delta.signature and isinstance(delta.signature, str):
+        elif delta.signature:
             self._blocks.setdefault(index, _Block("thinking")).signature += delta.signature
 
     def _begin_block(self, index: int, content: dict[str, Any], deltas: list[Delta]) -> None:

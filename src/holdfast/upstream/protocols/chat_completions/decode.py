@@ -25,6 +25,7 @@ from holdfast.upstream.protocols.halves import mend_unicode
 from holdfast.upstream.protocols.stream_decoder import (
     UNNAMED_TOOL,
     UNREADABLE,
+    UNREADABLE_WORDS,
     StreamDecoder,
     count_of,
     encode_arguments,
@@ -153,13 +154,14 @@ class ChatCompletionsDecoder(StreamDecoder):
         if choice.finish_reason and choice.finish_reason != "null":  # Some servers write it out.
             self._add_finish(choice.finish_reason, deltas)
 
-    def _pass_over(self, data: bytes) -> None:
-        try:
-            value = msgspec.json.decode(data)
-        except UNREADABLE:
-            return
-        if isinstance(value, list) and value and isinstance(value[0], dict) and value[0].get("error"):
-            self._fail(failure_of_event(value))  # Gemini's form.
+    def _loss_in(self, value: object) -> UpstreamError | None:
+        match value:
+            case [{"error": error}, *_] if error:
+                return failure_of_event(value)  # Gemini's form.
+            case {"choices": choices} if choices:
+                return ProtocolError(UNREADABLE_WORDS)
+            case _:
+                return None
 
     def _add_words(self, words: _ChatWords, deltas: list[Delta]) -> None:
         text = words.content
@@ -329,14 +331,14 @@ def _parts_as_deltas(parts: list[Any]) -> list[Delta]:
     deltas: list[Delta] = []
     for part in parts:
         match part:
-            case {"type": "text", "text": str(text)} if text:
-                deltas.append(TextAdded(text=text))
             case {"type": "thinking", "thinking": str(text)} if text:
                 deltas.append(ReasoningAdded(text=text))
             case {"type": "thinking", "thinking": [*pieces]}:
                 texts = [piece.get("text") for piece in pieces if isinstance(piece, dict)]
                 if words := "".join(text for text in texts if isinstance(text, str)):
                     deltas.append(ReasoningAdded(text=words))
+            case str(text) | {"text": str(text)} if text:
+                deltas.append(TextAdded(text=text))
             case _:
                 pass
     return deltas

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Final
 
 import msgspec
 
-from holdfast.errors import ProtocolError, ProviderRefusedError
+from holdfast.errors import ProtocolError, ProviderRefusedError, UpstreamError
 from holdfast.events import ArgumentsAdded, Delta, ReasoningAdded, ReasoningSigned, TextAdded
 from holdfast.messages import Finish, Usage
 from holdfast.upstream.failures import failure_of_event
@@ -18,6 +18,7 @@ from holdfast.upstream.protocols.halves import mend_unicode
 from holdfast.upstream.protocols.stream_decoder import (
     UNNAMED_TOOL,
     UNREADABLE,
+    UNREADABLE_WORDS,
     StreamDecoder,
     count_of,
     encode_arguments,
@@ -28,6 +29,8 @@ _PartKey = tuple[int | str, int]
 
 _OPENINGS: Final = frozenset({"response.created", "response.queued", "response.in_progress"})
 _ENDINGS: Final = frozenset({"response.completed", "response.incomplete", "response.failed", "response.cancelled"})
+_TELLING: Final = ("response.output_", "response.refusal.", "response.function_call_arguments.")
+"""How the names of events begin that have parts of the answer."""
 _INCOMPLETE: Final[dict[str, Finish]] = {"content_filter": "content_filter"}
 """Any other reason for an incomplete answer is told as `length`: there is an answer, and it is not whole."""
 
@@ -111,17 +114,19 @@ class ResponsesDecoder(StreamDecoder):
         elif kind == "error" or event == "error" or (not kind and step.error):
             self.failure = failure_of_event(msgspec.json.decode(data))
         elif not self._opened and (kind not in _OPENINGS or event not in ("", kind)):
-            self._violate(f"it begins with {kind or 'an event that has no type'!r}, named {event!r}")
+            self.failure = _violation(f"it begins with {kind or 'an event that has no type'!r}, named {event!r}")
         else:
             self._opened = True
             self._take_step(step, deltas)
 
-    def _pass_over(self, data: bytes) -> None:
+    def _loss_in(self, value: object) -> UpstreamError | None:
         if not self._opened:
-            self._violate("its first event is not JSON")
-
-    def _violate(self, how: str) -> None:
-        self.failure = ProtocolError(f"The provider's stream is not a Responses stream (protocol error): {how}.")
+            return _violation("its first event is not JSON")
+        match value:
+            case {"type": str(kind)} if kind.startswith(_TELLING) or kind in _ENDINGS:
+                return ProtocolError(UNREADABLE_WORDS)
+            case _:
+                return None
 
     def _take_done(self, deltas: list[Delta]) -> None:
         # Some imitators end with [DONE] alone; then the last item's own status says whether it is whole.
@@ -164,6 +169,8 @@ class ResponsesDecoder(StreamDecoder):
         if text and isinstance(text, str):
             self._heard.add((step.item_key, step.content_index or 0))
             deltas.append(TextAdded(text=text))
+        elif text:
+            self.failure = ProtocolError(UNREADABLE_WORDS)
 
     def _add_text_once(self, step: _ResponsesEvent, deltas: list[Delta]) -> None:
         if (step.item_key, step.content_index or 0) not in self._heard:
@@ -246,7 +253,7 @@ class ResponsesDecoder(StreamDecoder):
                 reason = details.get("reason") if isinstance(details, dict) else None
                 self._add_finish(_INCOMPLETE.get(str(reason), "length"), deltas)
             case _:
-                self._violate(f"it ends with the status {str(status)[:40]!r}")
+                self.failure = _violation(f"it ends with the status {str(status)[:40]!r}")
                 return
         self._terminate(deltas)
 
@@ -309,6 +316,10 @@ class LenientResponsesDecoder(ResponsesDecoder):
 
     __slots__ = ()
     _is_lenient = True
+
+
+def _violation(how: str) -> ProtocolError:
+    return ProtocolError(f"The provider's stream is not a Responses stream (protocol error): {how}.")
 
 
 def _dicts(value: object) -> list[dict[str, Any]]:
