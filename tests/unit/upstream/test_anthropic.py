@@ -153,8 +153,10 @@ def test_a_finish_that_is_told_twice_changes_nothing() -> None:
 
 
 def test_input_that_comes_whole_with_the_start_is_read() -> None:
-    body = frames(START, *call(0, input={"x": "ü"}), finish("tool_use"), STOP)
-    assert fold(decode(CODEC, body))[0].tool_calls[0].arguments == '{"x":"ü"}'
+    """U13.a: also where its block is never ended: a call is not carried out with other arguments than the model's."""
+    for said in (call(0, input={"x": "ü"}), call(0, input={"x": "ü"})[:-1]):
+        body = frames(START, *said, finish("tool_use"), STOP)
+        assert fold(decode(CODEC, body))[0].tool_calls[0].arguments == '{"x":"ü"}'
 
 
 def test_a_call_cut_by_the_output_limit_is_not_completed() -> None:

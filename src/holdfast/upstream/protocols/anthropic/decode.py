@@ -191,9 +191,9 @@ class AnthropicDecoder(StreamDecoder):
         if finish in ("stop", "tool_calls"):
             for block in self._blocks.values():
                 if block.number >= 0 and not block.has_arguments:
-                    # The provider says that the call is whole: a tool without arguments.
+                    # The provider says that the call is whole: what came with its start, or a tool without arguments.
                     block.has_arguments = True
-                    deltas.append(ArgumentsAdded(index=block.number, text="{}"))
+                    deltas.append(ArgumentsAdded(index=block.number, text=encode_arguments(block.input or {})))
             if self._number_of_calls:
                 finish = "tool_calls"
         explanation = details.get("explanation") if isinstance(details, dict) else None
