@@ -363,6 +363,7 @@ def test_a_plain_answer_that_came_as_a_stream_is_read_too() -> None:
         frames({"error": {"message": "No capacity.", "code": 503}}),
         frames(chat("", finish="error") | {"error": {"message": "No capacity.", "code": 503}}),
         frames({"choices": [], "error": {"message": "No capacity.", "code": 503}}),
+        frames({"choices": [{"finish_reason": "error", "error": {"message": "No capacity.", "code": 503}}]}),
         frames({"object": "error", "message": "No capacity.", "code": 503}),
         frames([{"error": {"message": "No capacity.", "code": 503, "status": "UNAVAILABLE"}}]),
         frames(chat("") | {"x_groq": {"id": "req", "error": {"message": "No capacity.", "code": 503}}}),

@@ -77,6 +77,8 @@ class _Choice(msgspec.Struct, gc=False):
     message: _ChatWords | None = None
     finish_reason: str | None = None
     index: int | None = None
+    error: Any = None
+    """Routers say here why an answer ended as it did."""
 
 
 class _Chunk(msgspec.Struct, gc=False):
@@ -152,7 +154,10 @@ class ChatCompletionsDecoder(StreamDecoder):
         if chunk.x_groq:
             self._take_groq(chunk.x_groq)
         if choice.finish_reason and choice.finish_reason != "null":  # Some servers write it out.
-            self._add_finish(choice.finish_reason, deltas)
+            if choice.error:
+                self._fail(failure_of_event(choice.error))
+            else:
+                self._add_finish(choice.finish_reason, deltas)
 
     def _loss_in(self, value: object) -> UpstreamError | None:
         match value:
