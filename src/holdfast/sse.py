@@ -22,6 +22,7 @@ class SseDecoder:
     __slots__ = (
         "_at_start",
         "_data",
+        "_document",
         "_event",
         "_id",
         "_max_frame_bytes",
@@ -29,6 +30,7 @@ class SseDecoder:
         "_more_bytes",
         "_partial",
         "_saw_return",
+        "is_json",
         "overflowed",
     )
 
@@ -45,6 +47,10 @@ class SseDecoder:
         self._more_bytes = 0
         self._saw_return = False
         self._at_start = True
+        self._document: bytearray | None = None
+        """The body so far, if it began as JSON does and has had no frame."""
+        self.is_json = False
+        """It was no event stream but a JSON document, which `end` has given: most likely it says what is wrong."""
         self.overflowed = False
         """A frame was larger than allowed: the stream cannot be read any further."""
 
@@ -74,6 +80,10 @@ class SseDecoder:
         if self._at_start and lines:
             lines[0] = lines[0].removeprefix(_BYTE_ORDER_MARK)
             self._at_start = False
+            if _opens_json(lines[0]):
+                self._document = bytearray(b"\n".join((*lines, rest)))
+        elif self._document is not None:
+            self._document += data
         if may_overflow:
             lines = self._cut_overflow(lines)
 
@@ -100,14 +110,25 @@ class SseDecoder:
                     elif not self._take_more(value):
                         break
         self._event, self._id, self._data = event, frame_id, pending
+        if self._document is not None:
+            self._look_at_document(is_stream=bool(frames) or pending is not None)
         return frames
 
     def end(self) -> list[SseFrame]:
         """The body has ended: a last frame whose blank line is missing. Its data may be cut short."""
-        if self._partial.startswith(b"{") and self._data is None and not self.overflowed:
-            # No event stream but a bare JSON object: most likely it says what is wrong.
-            return [("", bytes(self._partial), "")]
-        return self.feed(b"\n\n")
+        document = self._partial if self._at_start and _opens_json(self._partial) else self._document
+        document = document and document.copy()
+        frames = self.feed(b"\n\n")
+        if document and not frames and not self.overflowed:
+            self.is_json = True
+            frames.append(("", bytes(document), ""))
+        return frames
+
+    def _look_at_document(self, *, is_stream: bool) -> None:
+        if is_stream:
+            self._document = None
+        elif self._document is not None:
+            self.overflowed = self.overflowed or len(self._document) > self._max_frame_bytes
 
     def _take_more(self, line: bytes) -> bool:
         """Another line of data for the frame that is coming; False: it is too large now."""
@@ -130,3 +151,8 @@ class SseDecoder:
         if self.overflowed:
             self._partial.clear()
         return lines[:fits]
+
+
+def _opens_json(line: bytes | bytearray) -> bool:
+    """Does a first line begin as no line of an event stream does?"""
+    return line.lstrip()[:1] in (b"{", b"[")

@@ -396,6 +396,27 @@ def test_an_error_event_may_be_put_in_any_words(protocol: WireProtocol, said: by
 
 
 @every_protocol
+def test_what_a_body_is_decides_and_not_what_it_is_called(protocol: WireProtocol) -> None:
+    """U10, U9.a: a plain answer, or an error, that was announced as a stream is read, however it is laid out."""
+    codec, plain = CODECS[protocol], recorded_plain(WHOLE[protocol])
+    for body in (plain, b" " + plain + b"\r\n", msgspec.json.format(plain, indent=2)):
+        assert decode(codec, body) == decode(codec, body[:40], body[40:]) == codec.parse_answer(plain, CALL)
+    error = msgspec.json.format(b'{"error": {"message": "Suspended.", "type": "permission_error"}}', indent=1)
+    failure = failure_of(codec, error + b"\n")
+    assert isinstance(failure, ProviderRefusedError)
+    assert (failure.message, failure.status) == ("Suspended.", 403)
+
+
+@every_protocol
+def test_a_stream_that_was_announced_as_json_is_read(protocol: WireProtocol) -> None:
+    """U10: proxies change the type of what they pass on."""
+    body = recorded(WHOLE[protocol])
+    assert CODECS[protocol].parse_answer(body, CALL) == decode(CODECS[protocol], body)
+    with pytest.raises(TransportLostError):
+        CODECS[protocol].parse_answer(stream(protocol, SAY[protocol]("one"), close=False), CALL)
+
+
+@every_protocol
 def test_a_clean_end_without_a_finish_reason_is_no_success(protocol: WireProtocol) -> None:
     """U16.b: whatever text came, the answer is partial."""
     body = stream(protocol, SAY[protocol]("one"), close=False)

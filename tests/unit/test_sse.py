@@ -38,6 +38,11 @@ CASES: list[tuple[bytes, list[SseFrame]]] = [
     (b"data: [DONE]", [("", b"[DONE]", "")]),
     (b"data: [DONE]\r", [("", b"[DONE]", "")]),
     (b'{"error": {"message": "no stream"}}', [("", b'{"error": {"message": "no stream"}}', "")]),
+    (b' {"error":\r\n "no stream"}\n\n', [("", b' {"error":\n "no stream"}\n\n', "")]),
+    (b'[{"error": 1}]\n', [("", b'[{"error": 1}]\n', "")]),
+    (b'data: x\n\n{"error": 1}\n\n', [("", b"x", "")]),
+    (b'[a line of a log]\n{"another": 1}\n\ndata: x\n\n', [("", b"x", "")]),
+    (b"[a line of a log]\ndata: x", [("", b"x", "")]),
     (b"event: only\n", []),
     (b"", []),
 ]

@@ -23,6 +23,9 @@ UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 UNREADABLE_WORDS: Final = "The model's stream has a part of the answer in a form that cannot be read."
 
+_OPENS_STREAM: Final = (b"data:", b"event:", b"id:", b"retry:", b":")
+"""How a body begins that is an event stream."""
+
 UNNAMED_TOOL: Final = "unnamed"
 """A call whose name never came cannot be carried out, and must not vanish either: under this name the model is told."""
 
@@ -87,7 +90,11 @@ class StreamDecoder(ABC):
         """
         deltas: list[Delta] = []
         if not self.done and self.failure is None:
-            self._take_all(self._sse.end(), deltas)
+            last = self._sse.end()
+            if self._sse.is_json and last:
+                self._take_plain(last[0][1], deltas)
+            else:
+                self._take_all(last, deltas)
         if self.failure is not None:
             raise self.failure
         if not self.done:
@@ -102,6 +109,9 @@ class StreamDecoder(ABC):
         Raises:
             UpstreamError: it is an error, or no answer of this protocol.
         """
+        if body.lstrip().startswith(_OPENS_STREAM):
+            # It only calls itself JSON.
+            return self.feed(body) + self.end()
         deltas: list[Delta] = []
         self._take_plain(body, deltas)
         if self.failure is None and not self.done:
