@@ -447,6 +447,27 @@ async def test_a_summary_that_is_not_whole_is_no_summary(
         )
 
 
+@pytest.mark.parametrize(
+    ("said", "status", "kind"),
+    [
+        (401, 401, "authentication_error"),
+        (404, 404, "invalid_request_error"),
+        (413, 413, "invalid_request_error"),
+        (429, 429, "rate_limit_error"),
+        (503, 502, "server_error"),
+    ],
+)
+async def test_a_summary_that_the_provider_refuses_keeps_the_kind_of_its_no(said: int, status: int, kind: str) -> None:
+    """C6.b, C6.g: as of any other answer: its status, its Retry-After, and nothing for SDKs to repeat."""
+    after = "40" if said == 429 else None
+    async with serving([Reply(fault=Fault("status", said, retry_after=after))] * 3) as world:
+        answer = await world.client.post(f"{RESPONSES}/compact", {"model": "m", "input": "x"})
+        assert (answer.status, answer.error["type"]) == (status, kind)
+        assert answer.headers["x-should-retry"] == "false"
+        assert answer.headers.get("Retry-After") == after
+        assert answer.error["holdfast"]["outcome"] == "failed"
+
+
 async def test_a_foreign_compaction_item_is_refused() -> None:
     """P1.b: it cannot be read here, so it is not passed over in silence."""
     async with serving() as world:

@@ -13,6 +13,8 @@ from starlette.responses import Response
 from holdfast.agents.pairing import pair_results
 from holdfast.agents.request import RunRequest
 from holdfast.api.answers import json_answer
+from holdfast.api.extras import extras_of
+from holdfast.api.failures import KEPT_STATUSES, error_body, problem_of_ending
 from holdfast.api.items.encrypted_content import SealedSummary, seal
 from holdfast.api.items.input import SUMMARY_OF_EARLIER, check_calls
 from holdfast.api.items.items import ItemNames
@@ -29,7 +31,7 @@ from holdfast.aside import is_many, run_aside
 from holdfast.errors import RequestError
 from holdfast.ids import make_run_id, make_session_id, response_id
 from holdfast.messages import Message, UserMessage, user_says
-from holdfast.outcomes import Completed, outcome_message
+from holdfast.outcomes import Completed, Outcome
 from holdfast.runs.history import read_said
 from holdfast.runs.log.transcript import Transcript
 
@@ -38,6 +40,8 @@ ASK = (
     "and their reasons, facts and names that will be needed, what was done with which tools and what came of it, and "
     "what is still open. Answer with the summary and nothing else."
 )
+
+_FAILED = "The conversation could not be summarised"
 
 
 class CompactResponse(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,9 +81,12 @@ async def compact_response(request: Request) -> Response:
     )
     transcript = Transcript()
     await await_end(started.subscription, request.receive, transcript)
-    if not isinstance(transcript.outcome, Completed) or not transcript.text.strip():
-        why = outcome_message(transcript.outcome) if transcript.outcome is not None else "It did not end."
-        raise RequestError(f"The conversation could not be summarised: {why}", status=502, code="compaction_failed")
+    outcome = transcript.outcome
+    assert outcome is not None, "a log that was read to its end has an outcome"
+    if not isinstance(outcome, Completed):
+        return _refuse(service, outcome)
+    if not transcript.text.strip():
+        raise RequestError(f"{_FAILED}: the model said nothing.", status=502, code="compaction_failed")
     names = ItemNames(run)
     kept = [(said, names) for said in messages if _is_kept(said)]
     output = await run_aside(is_many(kept), items_of, kept, service.item_style(sealed=False))
@@ -93,6 +100,15 @@ async def compact_response(request: Request) -> Response:
         "usage": render_usage(transcript.spending.usage),
     }
     return json_answer(compacted)
+
+
+def _refuse(service: Service, outcome: Outcome) -> Response:
+    """Half a summary is none. What a provider said of the request, its key or its rate keeps its kind (C6)."""
+    problem = problem_of_ending(outcome, tools_ran=False)
+    code = problem.code if problem.status in KEPT_STATUSES else "compaction_failed"
+    problem = msgspec.structs.replace(problem, message=f"{_FAILED}: {problem.message}", code=code)
+    extras = extras_of(outcome, has_text=False, failed=True)
+    return json_answer(error_body(problem, service.dialect, extras), problem.status, dict(problem.headers))
 
 
 def _is_kept(message: Message) -> bool:
