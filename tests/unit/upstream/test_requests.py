@@ -257,6 +257,26 @@ def test_anthropic_ids_and_arguments_of_other_providers_are_made_fit() -> None:
     assert uses[0]["id"] == results[0]["tool_use_id"] == "functions_f_0"
 
 
+@pytest.mark.parametrize(
+    ("arguments", "shown"),
+    [
+        ('{"path": "a', '{"invalid_arguments":"{\\"path\\": \\"a"}'),
+        ("[1]", '{"invalid_arguments":"[1]"}'),
+        ('{"\ud83d', '{"invalid_arguments":"{\\"?"}'),
+        (" ", "{}"),
+        ('{ "ü":1.0 }', '{ "ü":1.0 }'),
+    ],
+)
+def test_arguments_that_are_no_object_are_shown_to_the_model_in_one(arguments: str, shown: str) -> None:
+    """U13.a: not repaired, and not as they are: servers that read them refuse the conversation from then on."""
+    said = AssistantMessage(parts=(ToolCall(id=CallId("c"), name="f", arguments=arguments),))
+    asked = asking(messages=(user_says("a"), said, ToolMessage(call_id=CallId("c"), output="Not JSON.")))
+    (chat_call,) = sent(ChatCompletionsCodec(), asked)["messages"][2]["tool_calls"]
+    assert chat_call["function"]["arguments"] == shown
+    (call,) = (item for item in sent(ResponsesCodec(), asked)["input"] if item.get("type") == "function_call")
+    assert call["arguments"] == shown
+
+
 def test_anthropic_arguments_go_back_byte_for_byte() -> None:
     arguments = '{"b": 1.0, "a": 12345678901234567890123, "b2": "\\u00fc"}'
     asked = asking(messages=(AssistantMessage(parts=(ToolCall(id=CallId("a"), name="f", arguments=arguments),)),))

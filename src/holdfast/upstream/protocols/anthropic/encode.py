@@ -26,6 +26,7 @@ from holdfast.messages import (
 )
 from holdfast.upstream.port import ModelCall, NamedTool, Options, ResponseFormat
 from holdfast.upstream.protocols.anthropic.models import Generation, generation_of
+from holdfast.upstream.protocols.arguments import shown_arguments
 
 API_VERSION: Final = "2023-06-01"
 """Not the newest: this one still takes sampling options, and it is the one that other servers imitate."""
@@ -261,7 +262,7 @@ def _encode_assistant_part(part: AssistantPart) -> Iterator[dict[str, Any]]:
         case Text():
             yield from _encode_text(part.text)
         case ToolCall():
-            yield {"type": "tool_use", "id": _tool_id(part.id), "name": part.name, "input": _tool_input(part.arguments)}
+            yield {"type": "tool_use", "id": _tool_id(part.id), "name": part.name, "input": _tool_input(part)}
         case Reasoning():
             kept: dict[str, Any] = (part.metadata or {}).get("anthropic", {})
             if "signature" in kept:
@@ -286,15 +287,8 @@ def _tool_id(call_id: str) -> str:
     return re.sub(r"[^a-zA-Z0-9_-]", "_", call_id) or "call"
 
 
-def _tool_input(arguments: str) -> msgspec.Raw | dict[str, Any]:
-    """The arguments as the object that the protocol wants, byte for byte; what is none is shown as what it is."""
-    if not arguments.strip():
-        return {}
-    try:
-        msgspec.json.decode(arguments, type=dict[str, Any])
-    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
-        return {"invalid_arguments": arguments}
-    return msgspec.Raw(arguments.encode())
+def _tool_input(call: ToolCall) -> msgspec.Raw:
+    return msgspec.Raw(shown_arguments(call.arguments).encode())
 
 
 def _encode_tool(tool: ToolSpec, model: Generation) -> dict[str, Any]:

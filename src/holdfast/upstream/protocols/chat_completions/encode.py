@@ -22,6 +22,7 @@ from holdfast.messages import (
     UserPart,
 )
 from holdfast.upstream.port import ModelCall, NamedTool, ResponseFormat, ToolChoice
+from holdfast.upstream.protocols.arguments import shown_arguments
 
 
 class ChatQuirks(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,7 +116,7 @@ def _encode_call(call: ToolCall) -> dict[str, Any]:
     encoded: dict[str, Any] = {
         "id": call.id,
         "type": "function",
-        "function": {"name": call.name, "arguments": call.arguments or "{}"},
+        "function": {"name": call.name, "arguments": shown_arguments(call.arguments)},
     }
     if extra_content := _chat_metadata(call).get("extra_content"):
         encoded["extra_content"] = extra_content

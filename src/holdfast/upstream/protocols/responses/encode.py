@@ -23,6 +23,7 @@ from holdfast.messages import (
     UserPart,
 )
 from holdfast.upstream.port import ModelCall, NamedTool, Options, ToolChoice
+from holdfast.upstream.protocols.arguments import shown_arguments
 
 _WITHOUT_REASONING: Final = ("gpt-3", "gpt-4", "chatgpt-")
 """Models that answer a wish for sealed reasoning with an error."""
@@ -93,7 +94,7 @@ def _encode_assistant(message: AssistantMessage) -> Iterator[dict[str, Any]]:
                     "type": "function_call",
                     "call_id": part.id,
                     "name": part.name,
-                    "arguments": part.arguments or "{}",
+                    "arguments": shown_arguments(part.arguments),
                 }
             case Reasoning():
                 kept: dict[str, Any] = (part.metadata or {}).get("responses", {})
