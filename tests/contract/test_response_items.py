@@ -129,3 +129,40 @@ async def test_a_response_keeps_its_form_when_the_settings_change(tmp_path: Path
         world.provider.add(Reply(text="Yes."))
         answer = await world.client.post(RESPONSES, {"input": [reference, {"role": "user", "content": "Sure?"}]})
         assert answer.status == 200 and b"Feed the cat." in msgspec.json.encode(world.provider.requests[0].body)
+
+
+async def test_a_picture_in_a_tools_result_reaches_the_model_behind_the_results() -> None:
+    """P1.a, C10.c: refused, it would be refused with every later turn of that client."""
+    picture = "data:image/png;base64,iVBORw0KGgo="
+    seen = [{"type": "input_text", "text": "A cat:"}, {"type": "input_image", "image_url": picture, "detail": "low"}]
+    calls = [
+        {"type": "function_call", "call_id": call, "name": "theirs", "arguments": "{}", "status": "completed"}
+        for call in ("c1", "c2")
+    ]
+    results = [
+        {"type": "function_call_output", "call_id": call, "output": output}
+        for call, output in (("c1", seen), ("c2", "done"))
+    ]
+    async with serving([Reply(text="A cat.")]) as world:
+        body = {"input": [{"role": "user", "content": "Look."}, *calls, *results], "tools": [THEIRS]}
+        answer = await world.client.post(RESPONSES, body)
+        assert answer.status == 200
+        (request,) = world.provider.requests
+        assert request.body["messages"][-3:] == [
+            {"role": "tool", "tool_call_id": "c1", "content": "A cat:\n(An image, which follows.)"},
+            {"role": "tool", "tool_call_id": "c2", "content": "done"},
+            {
+                "role": "user",
+                "content": [
+                    {"type": "text", "text": "(From the result of c1:)"},
+                    {"type": "image_url", "image_url": {"url": picture, "detail": "low"}},
+                ],
+            },
+        ]
+        seen[1]["image_url"] = "file:///etc/passwd"
+        refused = await world.client.post(RESPONSES, body)
+        assert (refused.status, refused.error["param"]) == (400, "input[3].output[1].image_url")
+        seen[1] = {"type": "input_file", "file_id": "f"}
+        refused = await world.client.post(RESPONSES, body)
+        assert (refused.status, refused.error["code"]) == (400, "unsupported_content_type")
+        assert "send text." in refused.error["message"]

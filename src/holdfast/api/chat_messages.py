@@ -6,7 +6,7 @@ the vocabulary.
 """
 
 import re
-from collections.abc import Sized
+from collections.abc import Sequence, Sized
 from typing import Any, Final
 
 import msgspec
@@ -166,6 +166,15 @@ def _parse_image(part: dict[str, Any], at: str) -> Image:
     return parse_image_url(image, detail, where)
 
 
+PICTURE_FOLLOWS: Final = "(An image, which follows.)"
+"""Stands in a tool's result for a picture, which most protocols do not have there."""
+
+
+def pictures_of(call: CallId, pictures: Sequence[Image]) -> tuple[UserPart, ...]:
+    """The pictures in a call's result, as the user's message behind the results shows them."""
+    return (Text(text=f"(From the result of {call}:)"), *pictures) if pictures else ()
+
+
 def parse_image_url(url: Any, detail: Any, at: str) -> Image:
     """A picture by URL.
 
@@ -229,7 +238,7 @@ def _parse_text_part(part: Any, at: str) -> str:
         case "refusal":
             return _string(part.get("refusal"), f"{at}.refusal")
         case _:
-            raise unsupported_part(kind, at)
+            raise unsupported_part(kind, at, "text")
 
 
 def _kind_of(part: Any, at: str) -> str:
@@ -238,10 +247,10 @@ def _kind_of(part: Any, at: str) -> str:
     return _string(part.get("type"), f"{at}.type")
 
 
-def unsupported_part(kind: str, at: str) -> RequestError:
+def unsupported_part(kind: str, at: str, takes: str = "text or images") -> RequestError:
     """C10: a part that nobody here can read, by its name and place."""
     return RequestError(
-        f"Content of type {kind[:100]!r} is not supported here; send text or images.",
+        f"Content of type {kind[:100]!r} is not supported here; send {takes}.",
         param=f"{at}.type",
         code="unsupported_content_type",
     )

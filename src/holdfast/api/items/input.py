@@ -10,7 +10,13 @@ from typing import Any, Final
 
 import msgspec
 
-from holdfast.api.chat_messages import parse_user_content, unsupported_part
+from holdfast.api.chat_messages import (
+    PICTURE_FOLLOWS,
+    parse_image_url,
+    parse_user_content,
+    pictures_of,
+    unsupported_part,
+)
 from holdfast.api.items.encrypted_content import SealedSummary, open_call, open_reasoning, unseal
 from holdfast.api.items.foreign import is_foreign, note_of
 from holdfast.api.items.items import (
@@ -28,12 +34,14 @@ from holdfast.ids import CallId, make_call_id
 from holdfast.messages import (
     AssistantMessage,
     AssistantPart,
+    Image,
     Message,
     SystemMessage,
     Text,
     ToolCall,
     ToolMessage,
     UserMessage,
+    UserPart,
 )
 
 _TEXT_PARTS: Final = ("input_text", "output_text", "text", "summary_text", "reasoning_text")
@@ -84,12 +92,24 @@ def parse_items(given: Any, at: str) -> list[Message]:
     if not isinstance(given, list):
         raise _wrong(at, "must be a string or an array of items" if at == "input" else "must be an array of items")
     messages: list[Message] = []
+    pictures: list[UserPart] = []
     for number, item in enumerate(given):
         where = f"{at}[{number}]"
         if not isinstance(item, dict):
             raise _wrong(where, "must be an object")
+        if item.get("type") in ("function_call_output", "custom_tool_call_output"):
+            result, shown = _parse_result(item, where)
+            messages.append(result)
+            pictures += shown
+            continue
+        messages += _shown(pictures)
+        pictures = []
         messages += _parse_item(item, where)
-    return _join_turns(messages)
+    return _join_turns([*messages, *_shown(pictures)])
+
+
+def _shown(pictures: Sequence[UserPart]) -> Sequence[Message]:
+    return (UserMessage(parts=tuple(pictures)),) if pictures else ()
 
 
 def check_calls(messages: Sequence[Message], known: frozenset[CallId], at: str = "input") -> None:
@@ -157,13 +177,6 @@ def _parse_item(item: dict[str, Any], at: str) -> Sequence[Message]:
             return _parse_call(item, at, custom_arguments(_text(item, "input", at, may_be_empty=True)))
         case "mcp_call":
             return _parse_server_call(item, at)
-        case "function_call_output" | "custom_tool_call_output":
-            result = ToolMessage(
-                call_id=CallId(_text(item, "call_id", at)),
-                output=_parse_output(item.get("output"), f"{at}.output"),
-                failed=item.get("status") == "incomplete",
-            )
-            return (result,)
         case "reasoning":
             summary = _join_texts(item.get("summary"), f"{at}.summary")
             thoughts = _join_texts(item.get("content"), f"{at}.content")
@@ -200,6 +213,25 @@ def _parse_call(item: dict[str, Any], at: str, arguments: str) -> Sequence[Messa
         metadata=open_call(_optional_text(item, "encrypted_content", at)),
     )
     return (AssistantMessage(parts=(call,)),)
+
+
+def _parse_result(item: dict[str, Any], at: str) -> tuple[ToolMessage, tuple[UserPart, ...]]:
+    """What a tool of the client's gave, and the pictures in it, which are shown behind the results."""
+    call = CallId(_text(item, "call_id", at))
+    output, where = item.get("output"), f"{at}.output"
+    pictures: list[Image] = []
+    if isinstance(output, list):
+        texts: list[dict[str, Any]] = []
+        for number, part in enumerate(_parts(output, where)):
+            if part.get("type") == "input_image":
+                url, detail = part.get("image_url"), part.get("detail")
+                pictures.append(parse_image_url(url, detail, f"{where}[{number}].image_url"))
+                texts.append({"type": "input_text", "text": PICTURE_FOLLOWS})
+            else:
+                texts.append(part)
+        output = texts
+    result = ToolMessage(call_id=call, output=_parse_output(output, where), failed=item.get("status") == "incomplete")
+    return result, pictures_of(call, pictures)
 
 
 def _parse_server_call(item: dict[str, Any], at: str) -> Sequence[Message]:
@@ -298,7 +330,7 @@ def _join_texts(content: Any, at: str) -> str:
     for number, part in enumerate(_parts(content, at)):
         where = f"{at}[{number}]"
         if part.get("type") not in _TEXT_PARTS:
-            raise unsupported_part(str(part.get("type")), where)
+            raise unsupported_part(str(part.get("type")), where, "text")
         texts.append(_text(part, "text", where, may_be_empty=True))
     return "\n".join(texts)
 

@@ -10,7 +10,15 @@ from typing import Any
 
 import msgspec
 
-from holdfast.api.chat_messages import MAX_MESSAGES, parse_image_url, refuse_empty, refuse_too_many, unsupported_part
+from holdfast.api.chat_messages import (
+    MAX_MESSAGES,
+    PICTURE_FOLLOWS,
+    parse_image_url,
+    pictures_of,
+    refuse_empty,
+    refuse_too_many,
+    unsupported_part,
+)
 from holdfast.api.items.encrypted_content import SealedReasoning, open_call, unseal
 from holdfast.api.items.foreign import note_of
 from holdfast.api.items.input import SUMMARY_OF_EARLIER
@@ -146,8 +154,7 @@ class _Reader:
                 case "tool_result":
                     result, shown = self._read_result(block, where)
                     results.append(result)
-                    if shown:
-                        pictures += [Text(text=f"(From the result of {result.call_id}:)"), *shown]
+                    pictures += pictures_of(result.call_id, shown)
                 case "mcp_tool_result":
                     results.append(_read_server_result(block, where))
                 case "image":
@@ -171,7 +178,7 @@ class _Reader:
             match _kind(part, where):
                 case "image":
                     pictures.append(_read_image(part, where))
-                    texts.append("(An image, which follows.)")
+                    texts.append(PICTURE_FOLLOWS)
                 case "tool_reference":
                     name = _string(part, "tool_name", where)
                     self.changes.append(ToolChange(name=name, offered=True))
