@@ -8,6 +8,7 @@ is not as it was.
 """
 
 import asyncio
+import base64
 import json
 import os
 import re
@@ -56,6 +57,9 @@ of its tools in the input, and one of them that runs programs which call the oth
 WRITE: Final = "echo meow >> made.txt"
 PATCH: Final = "*** Begin Patch\n*** Add File: made.txt\n+meow\n*** End Patch"
 PROGRAM: Final = f"text(await tools.exec_command({{cmd: {WRITE!r}}}))"
+PICTURE: Final = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+)
 READ: Final = tool_call("read_file", path="notes.txt")
 SHELL: Final = tool_call("exec_command", cmd=WRITE)
 
@@ -123,6 +127,15 @@ CASES: Final = {
         2,
         "It is there.",
         check=lambda seen: seen.made == "meow\n",
+        model=CUSTOM,
+    ),
+    "picture": Case(
+        "a picture that it looks at",
+        [Reply(calls=(tool_call("view_image", path="cat.png"),)), Reply(text="A cat.")],
+        2,
+        2,
+        "A cat.",
+        check=lambda seen: "data:image/png;base64," in seen.told,
         model=CUSTOM,
     ),
     "program": Case(
@@ -224,6 +237,7 @@ async def play(program: Path, case: Case, folder: Path) -> Seen:
     home, project = folder / "home", folder / "project"
     (home / ".codex").mkdir(parents=True)
     project.mkdir()
+    (project / "cat.png").write_bytes(PICTURE)
     seen = Seen()
     async with running_world(folder / "server", retries=2, arguments=("--log-level", "info")) as world:
         (world.folder / "workspace" / "notes.txt").write_text("Feed the cat.")
