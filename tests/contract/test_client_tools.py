@@ -99,6 +99,26 @@ async def test_a_message_posted_before_the_clients_result_does_not_part_the_resu
         assert shown(world.provider.requests[1])[2:] == [("tool", "red"), ("user", "Hurry")]
 
 
+@pytest.mark.parametrize("path", ["/v1/runs", CHAT])
+async def test_the_results_alone_go_on_with_a_session_that_waits_for_them(path: str) -> None:
+    """C11.a, C13.b, C12.a: what they answer is stored there; without a session there is nothing to go on with."""
+    script = [Reply(text="Which?", calls=(ScriptedCall(name="pick", id="c1"),)), Reply(text="Red it is.")]
+    async with serving(script) as world:
+        started = await world.client.post(
+            "/v1/runs", {"input": "Go", "tools": [PICK], "session_id": "s", "stream": True}
+        )
+        assert b"tool_call.ready" in started.body
+        key = "input" if path == "/v1/runs" else "messages"
+        body = {key: [{"role": "tool", "tool_call_id": "c1", "content": "red"}], "tools": [PICK], "stream": True}
+        alone = await world.client.post(path, body)
+        assert (alone.status, alone.error["param"], alone.error["code"]) == (400, key, "no_user_message")
+        answer = await world.client.post(path, {**body, "session_id": "s"})
+        assert answer.status == 200
+        assert shown(world.provider.requests[1]) == [("user", "Go"), ("assistant", "Which?"), ("tool", "red")]
+        kept = (await world.client.get("/v1/sessions/s/messages")).json["data"]
+        assert [message["role"] for message in kept] == ["user", "assistant", "tool", "assistant"]
+
+
 async def test_results_that_are_sent_again_after_a_failure_are_shown_to_the_model_once() -> None:
     """C13.b: a repeated result in a named session would make a provider refuse it, now and for ever after."""
     lost = Reply(text="I would", fault=parse_fault("die_after 1"))

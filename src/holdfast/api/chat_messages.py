@@ -39,7 +39,7 @@ def parse_conversation(raw: Any, at: str = "messages") -> SentConversation:
     """A list of chat messages.
 
     Raises:
-        RequestError: it is missing, empty, malformed, or has no user message.
+        RequestError: it is missing, empty, malformed, or has neither a user message nor a tool's result.
     """
     if raw is None:
         raise RequestError(f"{at} is missing.", param=at, code="missing_required_parameter")
@@ -52,12 +52,26 @@ def parse_conversation(raw: Any, at: str = "messages") -> SentConversation:
     system = "\n\n".join(message.text for message in parsed if isinstance(message, SystemMessage) and message.text)
     places = [place for place, message in enumerate(parsed) if not isinstance(message, SystemMessage)]
     said = [parsed[place] for place in places]
-    if not any(isinstance(message, UserMessage) for message in said):
-        raise RequestError(f"{at} has no user message.", param=at, code="no_user_message")
+    if not any(isinstance(message, UserMessage | ToolMessage) for message in said):
+        raise _unasked(at)
     talk = cut_conversation(system, said)
     for place in places[len(talk.history) :]:
         refuse_empty(parsed[place], f"{at}[{place}].content")
     return talk
+
+
+def refuse_results_alone(talk: SentConversation, at: str) -> None:
+    """C12: tools' results alone can only follow what is stored.
+
+    Raises:
+        RequestError: there is no user message; param says where.
+    """
+    if not any(isinstance(message, UserMessage) for message in (*talk.history, *talk.input)):
+        raise _unasked(at)
+
+
+def _unasked(at: str) -> RequestError:
+    return RequestError(f"{at} has no user message.", param=at, code="no_user_message")
 
 
 class ChatHistory(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,6 +14,7 @@ from holdfast.api.chat_completions.encode import ChatEncoder, encode_plain
 from holdfast.api.chat_completions.finish import ending_of
 from holdfast.api.chat_completions.schema import ChatBody, ChatRequest, parse_chat_request
 from holdfast.api.chat_completions.upload import FORM, parse_upload
+from holdfast.api.chat_messages import refuse_results_alone
 from holdfast.api.extras import name_model
 from holdfast.api.failures import error_body
 from holdfast.api.requests.body import read_body, read_parsed
@@ -49,6 +50,8 @@ async def create_chat_completion(request: Request) -> Response:
     service = service_of(request)
     body, chat = await _read(service, request)
     session = named_session(service, request, chat.session_id)
+    if session is None:
+        refuse_results_alone(chat.conversation, "messages")
     memory = session_key(service, request)
     wanted, warning = await _make_request(service, request, chat, session, memory)
     left_out = warn_of_left_out(service.router, wanted.model, chat.options, chat.ignored)

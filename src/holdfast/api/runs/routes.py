@@ -11,6 +11,7 @@ from holdfast.agents.request import RunRequest
 from holdfast.api.answers import json_answer
 from holdfast.api.callers import DETAILS
 from holdfast.api.chat_history import encode_message
+from holdfast.api.chat_messages import refuse_results_alone
 from holdfast.api.requests.body import convert, parse_object, read_body, read_object, read_parsed
 from holdfast.api.requests.idempotency import fingerprint_request
 from holdfast.api.requests.options import warn_of_left_out
@@ -55,6 +56,8 @@ async def create_run(request: Request) -> Response:
     named = named_session(service, request, new.body.session_id)
     memory = session_key(service, request)
     target = await find_target(service, new.chat.model, named)
+    if named is None and not (new.body.conversation_history or new.body.previous_response_id):
+        refuse_results_alone(new.chat.conversation, new.at)
     wanted = _make_request(service, request, new, target, named, memory)
     wanted = await follow_past(service, wanted, named, new.body.conversation_history, new.body.previous_response_id)
     started = await start_run(service, request, wanted, fingerprint_request(request, body, named or "", memory or ""))

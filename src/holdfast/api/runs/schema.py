@@ -91,6 +91,8 @@ class ParsedRun(msgspec.Struct, frozen=True, kw_only=True):
 
     body: RunBody
     chat: ChatRequest
+    at: str
+    """What the client called the input."""
 
 
 def parse_run(body: dict[str, Any]) -> ParsedRun:
@@ -126,7 +128,7 @@ def parse_run(body: dict[str, Any]) -> ParsedRun:
         system = "\n\n".join(text for text in (raw.instructions, chat.conversation.system) if text)
         talk = msgspec.structs.replace(chat.conversation, system=system)
         chat = msgspec.structs.replace(chat, conversation=talk)
-    return ParsedRun(body=raw, chat=chat)
+    return ParsedRun(body=raw, chat=chat, at=at)
 
 
 def parse_steering(body: dict[str, Any]) -> UserMessage:
