@@ -118,8 +118,8 @@ _INCOMPLETE: dict[IncompleteReason, str] = {
     "content_filter": "The answer was cut off by the provider's content filter.",
     "max_turns": "The run used up its model turns before the task was done.",
     "max_tool_calls": "The run used up its tool calls before the task was done.",
-    "stream_interrupted": "The connection to the model was lost; the answer is partial.",
-    "server_restart": "The server was restarted while the run was going; the answer is partial.",
+    "stream_interrupted": "The connection to the model was lost before the answer was whole.",
+    "server_restart": "The server was restarted before the run had ended.",
 }
 _CANCELLED: dict[CancelledReason, str] = {
     "user": "The run was stopped on request.",

@@ -1219,8 +1219,8 @@ TOLD: list[tuple[Outcome, str, str, int]] = [
     (Incomplete(reason="max_output_tokens"), "length", "error", 502),
     (Incomplete(reason="max_turns"), "length", "length", 200),
     (Incomplete(reason="max_tool_calls"), "length", "length", 200),
-    (Incomplete(reason="stream_interrupted"), "length", "length", 200),
-    (Incomplete(reason="server_restart"), "length", "length", 200),
+    (Incomplete(reason="stream_interrupted"), "length", "error", 502),
+    (Incomplete(reason="server_restart"), "length", "error", 502),
     (Failed(reason="upstream_error", message="No."), "error", "error", 502),
     *(
         (Failed(reason="upstream_error", message="No.", status=status), "error", "error", told)
@@ -1270,6 +1270,8 @@ REPEATED: list[tuple[Outcome, bool]] = [
         for status in (400, 401, 404, 408, 429, 499, 500, 503)
     ),
     (Incomplete(reason="max_output_tokens"), False),
+    (Incomplete(reason="stream_interrupted"), False),
+    (Incomplete(reason="server_restart"), True),
     (Cancelled(reason="shutdown"), True),
     (Cancelled(reason="user"), False),
     (Cancelled(reason="timeout"), False),

@@ -31,7 +31,9 @@ def problem_of_outcome(outcome: Outcome, *, has_text: bool, tools_ran: bool) -> 
     match outcome:
         case Failed():
             return problem_of_ending(outcome, tools_ran=tools_ran)
-        case Cancelled() | Incomplete(reason="max_output_tokens") if not has_text:
+        case Cancelled() if not has_text:
+            return problem_of_ending(outcome, tools_ran=tools_ran)
+        case Incomplete(reason="max_output_tokens" | "stream_interrupted" | "server_restart") if not has_text:
             return problem_of_ending(outcome, tools_ran=tools_ran)
         case _:
             return None
@@ -68,7 +70,7 @@ def error_body(problem: Problem, dialect: Dialect, extras: dict[str, Any] | None
 def _may_help(outcome: Outcome) -> bool:
     """Could the same request, sent again, end better? A provider that might was asked again already (U8, U9)."""
     match outcome:
-        case Failed(reason="internal") | Cancelled(reason="shutdown"):
+        case Failed(reason="internal") | Cancelled(reason="shutdown") | Incomplete(reason="server_restart"):
             return True
         case _:
             return False

@@ -38,8 +38,8 @@ const ENDINGS: Record<Exclude<OutcomeName, "completed">, Record<string, Row>> = 
     content_filter: cut("The answer was cut off by the provider's content filter.", "retry"),
     max_turns: cut("The run used up its model turns before the task was done."),
     max_tool_calls: cut("The run used up its tool calls before the task was done."),
-    stream_interrupted: cut("The connection to the model was lost; the answer is partial."),
-    server_restart: cut("The server was restarted while the run was going; the answer is partial."),
+    stream_interrupted: cut("The connection to the model was lost before the answer was whole."),
+    server_restart: cut("The server was restarted before the run had ended."),
     "": cut("The answer is not whole."),
   },
   failed: {
