@@ -297,6 +297,21 @@ def test_a_reader_in_silence_gets_the_numbers_that_a_replay_has(gaps: list[float
     assert decode(lines) == play(batches)
 
 
+def test_what_was_long_in_being_saved_has_the_number_of_a_replay_although_a_beat_had_it() -> None:
+    """P9.c: a slow disk looks like a silent model; who goes on from a number that they saw later misses nothing."""
+    batches = batches_of(LOG, [5, 9], [5.0])
+    now = 1000.0
+    encoder = ResponseEncoder(make_envelope(), lambda: now, sse=False)
+    lines = encoder.begin() + encoder.encode(batches[:1])
+    before = len(decode(lines))
+    for _ in range(3):
+        now += 15.0
+        lines += encoder.keepalive()
+    told = decode(lines + encoder.encode(batches[1:]))
+    assert [event["type"] for event in told[before:][:3]] == ["response.in_progress"] * 3
+    assert told[:before] + told[before + 3 :] == play(batches)
+
+
 def test_a_clock_that_was_set_years_ahead_makes_no_endless_stream() -> None:
     """P3.e, S7.g: a silence has so many signs of life and no more, live and replayed, and the numbers are the same."""
     batches = batches_of(LOG, [5], [0.0, 1e9])

@@ -116,8 +116,8 @@ class ResponseEncoder:
         self._period = _PERIOD * envelope.beat_seconds
         self._beat_at = envelope.created_at + self._period
         """When the next repetition is due: so long after the log last had something to show, or after the last one."""
-        self._beats = 0
-        """Repetitions since the log last had something to show."""
+        self._beats: list[float] = []
+        """When each repetition was due since the log last had something to show."""
 
     def begin(self) -> bytes:
         """The response exists, and goes on."""
@@ -137,11 +137,12 @@ class ResponseEncoder:
             else:
                 while self._is_due(batch.at):
                     self._beat()
+                self._take_back(batch.at)
             before = writer.next
             self.fold.add_batch(batch)
             if writer.next != before:
                 self._beat_at = batch.at + self._period
-                self._beats = 0
+                self._beats.clear()
         frames = writer.take()
         return frames + DONE if self._sse and self.fold.outcome is not None else frames
 
@@ -158,10 +159,20 @@ class ResponseEncoder:
         return self._writer.take() + (DONE if self._sse else b"")
 
     def _is_due(self, at: float) -> bool:
-        return at >= self._beat_at and self._beats < MAX_BEATS
+        return at >= self._beat_at and len(self._beats) < MAX_BEATS
+
+    def _take_back(self, at: float) -> None:
+        """What was said then was long in being saved, and was taken for silence: the log knows nothing of these beats.
+
+        Their numbers are given out once more. Else all that follows would have other numbers than in a replay, and
+        whoever goes on from one of them would miss as many events.
+        """
+        while self._beats and at < self._beats[-1]:
+            self._beat_at = self._beats.pop()
+            self._writer.next -= 1
 
     def _beat(self) -> None:
-        self._beats += 1
+        self._beats.append(self._beat_at)
         self._beat_at += self._period
         self._writer.write_event("response.in_progress", {"response": render_response(self._envelope, self.fold)})
 
